@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+CACHE ?= $(HOME)/.cache/inference-cache
+TOOLS := $(CACHE)/tools
+GO ?= go
+# The race detector needs a C compiler; without one the tests still run.
+RACE := $(shell if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env CC)" >/dev/null 2>&1; then echo -race; fi)
+TEST_FLAGS ?= $(RACE) -timeout 15m
+LDFLAGS := $(if $(VERSION),-X github.com/inferencecache/inference-cache/internal/version.release=$(VERSION))
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z0-9_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/inferencecache
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/inferencecache ./cmd/inferencecache
+
+.PHONY: demo
+demo: build ## Simulated engines, round robin against cache-aware routing
+	bin/inferencecache demo
+
+.PHONY: test
+test: ## Run the test suite (needs only Go; with a C compiler also the race detector)
+	@if [ -z "$(RACE)" ]; then echo "no C compiler found: testing without the race detector"; fi
+	$(GO) test $(TEST_FLAGS) ./...
+
+.PHONY: lint
+lint: generate-check ## gofmt, vet, staticcheck, house rules, generated code up to date
+	@unformatted="$$(gofmt -l cmd internal pkg test tools proto)"; \
+	if [ -n "$$unformatted" ]; then echo "gofmt needed:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) build -C tools/lint -o $(TOOLS)/staticcheck honnef.co/go/tools/cmd/staticcheck
+	$(TOOLS)/staticcheck ./...
+	$(GO) test -count=1 ./test/house
+
+.PHONY: generate
+generate: ## Regenerate Go code from the proto files
+	$(GO) run -C tools/protogen . -root ../..
+
+.PHONY: generate-check
+generate-check: ## Fail when generated code is not up to date
+	@dir="$$(mktemp -d)" && trap 'rm -rf "$$dir"' EXIT && \
+	$(GO) run -C tools/protogen . -root ../.. -out "$$dir" && \
+	diff -r "$$dir/proto/inferencecache/v1alpha1/gen" proto/inferencecache/v1alpha1/gen || \
+	{ echo "generated code is out of date: run 'make generate'"; exit 1; }
+
+.PHONY: clean
+clean: ## Remove build results
+	rm -rf bin bench/results
