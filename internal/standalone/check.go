@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package standalone
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+const (
+	maxRanks   = 1024
+	maxIDBytes = 256
+)
+
+var (
+	runtimes       = []string{"vllm", "sglang", "tensorrt-llm"}
+	policies       = []string{"hint", "round_robin", "random", "least_load", "power_of_two"}
+	tokenizerModes = []string{"engine", "ids"}
+	logFormats     = []string{"json", "text"}
+	logLevels      = []string{"debug", "info", "warn", "error"}
+)
+
+// Validate checks every value. The first fault is returned, with the place
+// of the value in words.
+func (c *Config) Validate() error {
+	if f := c.check(); f != nil {
+		return f
+	}
+	return nil
+}
+
+func (c *Config) check() *fault {
+	if c.Version != 0 && c.Version != ConfigVersion {
+		return &fault{"$.version", fmt.Sprintf("%d: expected %d", c.Version, ConfigVersion)}
+	}
+	for _, address := range []struct{ path, value string }{
+		{"$.listen", c.Listen}, {"$.admin", c.Admin}, {"$.grpc", c.GRPC},
+	} {
+		if address.value == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(address.value); err != nil {
+			return &fault{address.path, fmt.Sprintf("%q: expected HOST:PORT", address.value)}
+		}
+	}
+	if problem := idProblem(c.Tenant); problem != "" {
+		return &fault{"$.tenant", problem}
+	}
+	for i := range c.Engines {
+		if f := c.Engines[i].check(fmt.Sprintf("$.engines[%d]", i)); f != nil {
+			return f
+		}
+	}
+	if f := c.checkSections(); f != nil {
+		return f
+	}
+	return c.checkUnique()
+}
+
+func (c *Config) checkSections() *fault {
+	for _, choice := range []struct {
+		path, value string
+		allowed     []string
+	}{
+		{"$.routing.policy", c.Routing.Policy, policies},
+		{"$.tokenizer.mode", c.Tokenizer.Mode, tokenizerModes},
+		{"$.log.format", c.Log.Format, logFormats},
+		{"$.log.level", c.Log.Level, logLevels},
+	} {
+		if choice.value != "" && !slices.Contains(choice.allowed, choice.value) {
+			return &fault{choice.path, fmt.Sprintf("%q: expected %s", choice.value, strings.Join(choice.allowed, ", "))}
+		}
+	}
+	for _, duration := range []struct {
+		path  string
+		value Duration
+	}{
+		{"$.routing.lookupTimeout", c.Routing.LookupTimeout},
+		{"$.tokenizer.timeout", c.Tokenizer.Timeout},
+		{"$.index.ttl", c.Index.TTL},
+	} {
+		if duration.value < 0 {
+			return &fault{duration.path, fmt.Sprintf("%s: expected a positive duration", time.Duration(duration.value))}
+		}
+	}
+	if c.Index.MaxEntries < 0 {
+		return &fault{"$.index.maxEntries", fmt.Sprintf("%d: expected 0 (only memory) or more", c.Index.MaxEntries)}
+	}
+	return nil
+}
+
+func (e *Engine) check(path string) *fault {
+	if e.URL == "" {
+		return &fault{path, "an engine needs a url"}
+	}
+	parsed, err := url.Parse(e.URL)
+	if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" {
+		return &fault{path + ".url", fmt.Sprintf("%q: expected http://HOST:PORT or https://HOST:PORT", e.URL)}
+	}
+	if strings.Trim(parsed.Path, "/") != "" || parsed.RawQuery != "" || parsed.User != nil {
+		return &fault{path + ".url", fmt.Sprintf("%q: expected no path, query or user", parsed.Redacted())}
+	}
+	if e.Runtime != "" && !slices.Contains(runtimes, e.Runtime) {
+		return &fault{path + ".runtime", fmt.Sprintf("%q: expected %s", e.Runtime, strings.Join(runtimes, ", "))}
+	}
+	if problem := endpointProblem(e.Events); problem != "" && e.Events != NoEvents {
+		return &fault{path + ".events", problem}
+	}
+	if problem := endpointProblem(e.Replay); problem != "" {
+		return &fault{path + ".replay", problem}
+	}
+	if e.Replay != "" && e.Events == NoEvents {
+		return &fault{path + ".replay", "an engine without events has nothing to replay"}
+	}
+	for _, id := range []struct{ key, value string }{{"replica", e.Replica}, {"model", e.Model}} {
+		if problem := idProblem(id.value); problem != "" {
+			return &fault{path + "." + id.key, problem}
+		}
+	}
+	if e.Ranks < 0 || e.Ranks > maxRanks {
+		return &fault{path + ".ranks", fmt.Sprintf("%d: expected 1 to %d", e.Ranks, maxRanks)}
+	}
+	return nil
+}
+
+// checkUnique refuses two engines under one name or on one event socket.
+func (c *Config) checkUnique() *fault {
+	replicas, sockets := map[string]int{}, map[string]int{}
+	for i := range c.Engines {
+		engine := c.Engines[i].withDefaults()
+		if first, ok := replicas[engine.Replica]; ok {
+			return &fault{fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("replica %q is engine %d already", engine.Replica, first)}
+		}
+		replicas[engine.Replica] = i
+		if engine.Events == NoEvents {
+			continue
+		}
+		if first, ok := sockets[engine.Events]; ok {
+			return &fault{fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("events %s belong to engine %d already: give each engine its own", engine.Events, first)}
+		}
+		sockets[engine.Events] = i
+	}
+	return nil
+}
+
+// endpointProblem says what is wrong with a ZMQ endpoint; empty is right.
+func endpointProblem(endpoint string) string {
+	if endpoint == "" {
+		return ""
+	}
+	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
+		return ""
+	}
+	if address, ok := strings.CutPrefix(endpoint, "tcp://"); ok {
+		if host, port, err := net.SplitHostPort(address); err == nil && host != "" {
+			if number, err := strconv.ParseUint(port, 10, 16); err == nil && number > 0 {
+				return ""
+			}
+		}
+	}
+	return fmt.Sprintf("%q: expected tcp://HOST:PORT or ipc://PATH", endpoint)
+}
+
+func idProblem(id string) string {
+	if len(id) > maxIDBytes {
+		return fmt.Sprintf("%d bytes: expected at most %d", len(id), maxIDBytes)
+	}
+	if strings.ContainsFunc(id, unicode.IsControl) {
+		return fmt.Sprintf("%q: expected no control characters", id)
+	}
+	return ""
+}
+
+// Defaults of the listeners: loopback only.
+const (
+	DefaultListen = "127.0.0.1:8100"
+	DefaultAdmin  = "127.0.0.1:8180"
+	DefaultGRPC   = "127.0.0.1:8190"
+	DefaultTenant = "local"
+)
+
+// withDefaults returns a copy in which every value is set.
+func (c Config) withDefaults() Config {
+	setDefault(&c.Listen, DefaultListen)
+	setDefault(&c.Admin, DefaultAdmin)
+	setDefault(&c.GRPC, DefaultGRPC)
+	setDefault(&c.Tenant, DefaultTenant)
+	setDefault(&c.Routing.Policy, "hint")
+	setDefault(&c.Routing.LookupTimeout, Duration(5*time.Millisecond))
+	setDefault(&c.Tokenizer.Mode, "engine")
+	setDefault(&c.Tokenizer.Timeout, Duration(100*time.Millisecond))
+	setDefault(&c.Index.TTL, Duration(30*time.Minute))
+	engines := make([]Engine, len(c.Engines))
+	for i := range c.Engines {
+		engines[i] = c.Engines[i].withDefaults()
+	}
+	c.Engines = engines
+	return c
+}
+
+func (e Engine) withDefaults() Engine {
+	e.URL = strings.TrimRight(e.URL, "/")
+	parsed, err := url.Parse(e.URL)
+	if err != nil {
+		return e
+	}
+	setDefault(&e.Runtime, "vllm")
+	setDefault(&e.Replica, parsed.Host)
+	setDefault(&e.Events, "tcp://"+net.JoinHostPort(parsed.Hostname(), "5557"))
+	setDefault(&e.Ranks, 1)
+	return e
+}
+
+func setDefault[T comparable](value *T, fallback T) {
+	var zero T
+	if *value == zero {
+		*value = fallback
+	}
+}
