@@ -111,6 +111,9 @@ func (l *Listener) serve() {
 func (l *Listener) admit(nc net.Conn) {
 	c, err := newConn(l.ctx, nc, l.opts)
 	if err != nil {
+		if l.opts.Refused != nil && l.ctx.Err() == nil {
+			l.opts.Refused(nc.RemoteAddr(), err)
+		}
 		return
 	}
 	select {

@@ -63,6 +63,10 @@ type Options struct {
 	// Dial opens the transport. Default: net.Dialer with TCP keep-alive.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
+	// Refused, if set, learns why a peer of a Listener was turned away. Calls
+	// may come from several goroutines at once.
+	Refused func(peer net.Addr, err error)
+
 	// minor is the protocol minor version announced plus one. Zero means 3.1.
 	minor byte
 }
