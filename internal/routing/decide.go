@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// memoryWeightSeconds scales the cost of a full cache in View.WaitSeconds.
+const memoryWeightSeconds = 0.15
+
+// maxUsage keeps the cost of a full cache finite.
+const maxUsage = 0.999
+
+// saturatedUsage is the cache usage from which a replica counts as saturated.
+const saturatedUsage = 0.95
+
+// Decide chooses a replica and credits the request's load to it. The guard is
+// nil when no replica was eligible; otherwise the caller must end it.
+func (f *Fleet) Decide(r *Request) (Decision, *Guard) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	decision, chosen := f.decideLocked(r)
+	if chosen == nil {
+		return decision, nil
+	}
+	return decision, f.creditLocked(chosen, r, decision.Prediction.OverlapTokens)
+}
+
+// Preview returns what Decide would choose now, without any effect on load.
+// Policies with a memory, such as round_robin, do advance.
+func (f *Fleet) Preview(r *Request) Decision {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	decision, _ := f.decideLocked(r)
+	return decision
+}
+
+func (f *Fleet) decideLocked(r *Request) (Decision, *member) {
+	f.considerLocked(r)
+	decision := Decision{Policy: f.options.Policy.Name(), TieBreak: TieNone}
+	f.placeHintLocked(r, &decision)
+	f.saturateLocked(f.considered, f.eligible)
+
+	chosen := -1
+	switch {
+	case len(f.eligible) == 0:
+		decision.Origin = OriginNoneEligible
+	case r.Target != "":
+		decision.Origin, chosen = OriginTargetHeader, f.eligible[0]
+	case len(f.eligible) == 1 && r.Hint.Reason == "" && !r.LoadOnly:
+		decision.Origin, chosen = OriginSingleCandidate, f.eligible[0]
+	default:
+		chosen = f.askPolicyLocked(r, &decision)
+	}
+	if chosen >= 0 {
+		decision.Replica = f.considered[chosen].ID
+		decision.Prediction.OverlapTokens = f.considered[chosen].MatchedTokens
+	}
+	decision.Hint = f.hintOutcomeLocked(r, &decision)
+	f.recordLocked(&decision, chosen)
+	if chosen < 0 {
+		return decision, nil
+	}
+	return decision, f.ordered[chosen]
+}
+
+// considerLocked fills considered, parallel to ordered, and eligible.
+func (f *Fleet) considerLocked(r *Request) {
+	f.considered, f.eligible = f.considered[:0], f.eligible[:0]
+	tokens := r.promptTokens()
+	for i, m := range f.ordered {
+		candidate := Candidate{ID: m.replica.ID, Gate: m.gate(r), View: f.viewLocked(m, r.Now)}
+		candidate.WaitSeconds = candidate.wait(uncached(tokens, 0))
+		f.considered = append(f.considered, candidate)
+		if candidate.Gate == GateNone {
+			f.eligible = append(f.eligible, i)
+		}
+	}
+}
+
+// placeHintLocked gives the hint's evidence to the replicas it names.
+func (f *Fleet) placeHintLocked(r *Request, decision *Decision) {
+	prediction := &decision.Prediction
+	prediction.ReasonCode = r.Hint.Reason
+	prediction.PromptTokens = r.PromptTokens
+	prediction.BlockSize, prediction.RequestBlocks = r.Hint.BlockSize, r.Hint.RequestBlocks
+	tokens := r.promptTokens()
+	for rank, score := range r.Hint.Scores {
+		at, known := slices.BinarySearchFunc(f.ordered, score.Replica, compareID)
+		if !known {
+			if decision.UnplaceableCount == 0 {
+				decision.Unplaceable = score.Replica
+			}
+			decision.UnplaceableCount++
+			continue
+		}
+		c := &f.considered[at]
+		if c.HintRank >= 0 {
+			continue // named twice: the better position counts
+		}
+		c.HintRank, c.HintScore = rank, score.Score
+		if r.Hint.Reason != ReasonPrefixMatch {
+			continue
+		}
+		c.MatchedTokens = max(score.MatchedTokens, 0)
+		c.WaitSeconds = c.wait(uncached(tokens, c.MatchedTokens))
+		prediction.BestOverlapTokens = max(prediction.BestOverlapTokens, c.MatchedTokens)
+	}
+}
+
+func (f *Fleet) askPolicyLocked(r *Request, decision *Decision) int {
+	policy := f.options.Policy
+	if r.LoadOnly {
+		policy = f.loadOnly
+	}
+	f.selection = Selection{Request: r, Rand: f.options.Rand, candidates: f.considered, eligible: f.eligible}
+	choice := policy.Choose(&f.selection)
+	decision.Origin, decision.TieBreak = choice.Origin, choice.TieBreak
+	decision.Prediction.Branch, decision.Prediction.Source = choice.Branch, choice.Source
+	return f.eligible[choice.Index]
+}
+
+// hintOutcomeLocked says what became of the best replica the hint names.
+func (f *Fleet) hintOutcomeLocked(r *Request, decision *Decision) HintOutcome {
+	if len(r.Hint.Scores) == 0 {
+		return HintAbsent
+	}
+	if decision.Origin == OriginIndexHint {
+		return HintFollowed
+	}
+	best := -1
+	for i := range f.considered {
+		rank := f.considered[i].HintRank
+		if rank >= 0 && (best < 0 || rank < f.considered[best].HintRank) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return HintUnplaceable
+	}
+	switch c := &f.considered[best]; {
+	case c.Gate == GateDraining:
+		return HintDraining
+	case c.Gate == GateInflightCap, c.Gate == GateNone && c.Saturated:
+		return HintOverloaded
+	case c.Gate != GateNone:
+		return HintUnhealthy
+	default:
+		return HintSpilled
+	}
+}
+
+// recordLocked copies the most telling candidates into the decision.
+func (f *Fleet) recordLocked(decision *Decision, chosen int) {
+	decision.CandidatesTotal = len(f.considered)
+	limit := min(len(f.considered), f.options.RecordLimit)
+	if limit == 0 {
+		return
+	}
+	order := f.order[:0]
+	if chosen >= 0 {
+		order = append(order, chosen)
+	}
+	first := len(order)
+	for i := range f.considered {
+		if i != chosen && f.considered[i].MatchedTokens > 0 {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order[first:], func(a, b int) int {
+		return cmp.Compare(f.considered[b].MatchedTokens, f.considered[a].MatchedTokens)
+	})
+	for i := 0; i < len(f.considered) && len(order) < limit; i++ {
+		if i != chosen && f.considered[i].MatchedTokens == 0 {
+			order = append(order, i)
+		}
+	}
+	f.order = order
+	decision.Candidates = make([]Candidate, limit)
+	for i := range limit {
+		decision.Candidates[i] = f.considered[order[i]]
+	}
+}
+
+// viewLocked returns a replica's load without cache evidence.
+func (f *Fleet) viewLocked(m *member, now time.Time) View {
+	view := View{Inflight: m.inflight, QueueTokens: m.pending, RateTokens: m.rate, HintRank: -1}
+	if m.generation > 0 && now.Sub(m.reported) <= f.options.ReportTTL {
+		view.QueueTokens = max(m.pending, m.report.WaitingTokens+m.since)
+		view.Usage, view.UsageKnown = min(max(m.report.Usage, 0), 1), true
+	}
+	return view
+}
+
+// saturateLocked sets Saturated of the candidates at the given positions.
+func (f *Fleet) saturateLocked(candidates []Candidate, positions []int) {
+	total := 0
+	for _, i := range positions {
+		total += candidates[i].Inflight
+	}
+	average := float64(total+1) / float64(max(len(positions), 1))
+	bound := max(1.5*average, average+10)
+	tolerated := f.options.ToleratedTTFT.Seconds()
+	for _, i := range positions {
+		c := &candidates[i]
+		c.Saturated = float64(c.QueueTokens) > c.RateTokens*tolerated ||
+			float64(c.Inflight) > bound ||
+			c.UsageKnown && c.Usage >= saturatedUsage
+	}
+}
+
+// wait estimates the seconds until the first token of a request that adds the
+// given uncached tokens.
+func (v *View) wait(uncachedTokens int64) float64 {
+	usage := min(v.Usage, maxUsage)
+	return float64(v.QueueTokens+uncachedTokens)/v.RateTokens + memoryWeightSeconds*usage/(1-usage)
+}
+
+func uncached(promptTokens, matchedTokens int) int64 {
+	return int64(max(promptTokens-matchedTokens, 1))
+}

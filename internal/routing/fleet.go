@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/breaker"
+)
+
+// Options configure a Fleet. The zero value works.
+type Options struct {
+	// Policy chooses among eligible replicas; it must not be shared between
+	// fleets. Default: hint.
+	Policy Policy
+	// Rand breaks ties; only the fleet may use it. Default: randomly seeded.
+	Rand *rand.Rand
+	// PrefillRate is a replica's speed before it was measured, in tokens per
+	// second. Default 8,000.
+	PrefillRate float64
+	// ToleratedTTFT is the queueing time beyond which a replica counts as
+	// saturated. Default 2 s.
+	ToleratedTTFT time.Duration
+	// ReportTTL is how long a load report counts. Default 15 s.
+	ReportTTL time.Duration
+	// Breaker holds the thresholds of each replica's breaker.
+	Breaker breaker.Settings
+	// RecordLimit bounds Decision.Candidates. Default 32.
+	RecordLimit int
+}
+
+// Replica describes a member of a fleet.
+type Replica struct {
+	ID string
+	// UID tells apart replicas that follow each other under one id. A new UID
+	// starts without load, breaker or report.
+	UID  string
+	Role Role
+	// MaxInflight bounds this process's requests to it; 0 means no bound.
+	MaxInflight int
+}
+
+// Serves says which adapters a replica serves, by base model. A model without
+// adapters has an empty list.
+type Serves map[string][]string
+
+// Report is what an engine says about its load.
+type Report struct {
+	// WaitingTokens are uncached tokens of waiting requests, of all clients.
+	WaitingTokens int64
+	// Usage of the engine's cache memory, from 0 to 1.
+	Usage float64
+}
+
+// Fleet holds the replicas and their load. It is safe for concurrent use.
+type Fleet struct {
+	options  Options
+	loadOnly Policy
+
+	mu sync.Mutex
+	// Everything below and every *member is guarded by mu.
+	byID    map[string]*member
+	ordered []*member // by id
+	// The rest is scratch space of one decision.
+	considered []Candidate // parallel to ordered
+	eligible   []int       // positions in considered
+	order      []int       // positions in considered, most telling first
+	selection  Selection
+}
+
+// member is a replica and its state.
+type member struct {
+	replica Replica
+	serves  Serves
+	ready   bool
+	drained bool
+	breaker *breaker.Breaker
+
+	inflight int
+	// pending are the uncached tokens of own requests without a first byte.
+	pending int64
+	rate    float64
+
+	report   Report
+	reported time.Time
+	// generation counts reports; since are the tokens pending that were
+	// dispatched after the last one.
+	generation uint64
+	since      int64
+}
+
+// NewFleet returns an empty fleet.
+func NewFleet(options Options) *Fleet {
+	if options.PrefillRate <= 0 {
+		options.PrefillRate = 8000
+	}
+	if options.ToleratedTTFT <= 0 {
+		options.ToleratedTTFT = 2 * time.Second
+	}
+	if options.ReportTTL <= 0 {
+		options.ReportTTL = 15 * time.Second
+	}
+	if options.RecordLimit <= 0 {
+		options.RecordLimit = 32
+	}
+	if options.Rand == nil {
+		options.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	if options.Policy == nil {
+		options.Policy = newHint(PolicyOptions{ToleratedTTFT: options.ToleratedTTFT})
+	}
+	return &Fleet{options: options, loadOnly: leastLoad{}, byID: map[string]*member{}}
+}
+
+// Policy returns the name of the fleet's policy.
+func (f *Fleet) Policy() string { return f.options.Policy.Name() }
+
+// Put adds a replica or changes its description. A new replica, or one with a
+// new UID, is not ready and serves nothing yet.
+func (f *Fleet) Put(replica Replica) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old, ok := f.byID[replica.ID]; ok && old.replica.UID == replica.UID {
+		old.replica = replica
+		return
+	}
+	f.removeLocked(replica.ID)
+	m := &member{
+		replica: replica,
+		rate:    f.options.PrefillRate,
+		breaker: breaker.New(f.options.Breaker),
+	}
+	f.byID[replica.ID] = m
+	at, _ := slices.BinarySearchFunc(f.ordered, replica.ID, compareID)
+	f.ordered = slices.Insert(f.ordered, at, m)
+}
+
+// Remove forgets a replica. Guards on it stay valid and change nothing.
+func (f *Fleet) Remove(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removeLocked(id)
+}
+
+func (f *Fleet) removeLocked(id string) {
+	if _, ok := f.byID[id]; !ok {
+		return
+	}
+	delete(f.byID, id)
+	at, _ := slices.BinarySearchFunc(f.ordered, id, compareID)
+	f.ordered = slices.Delete(f.ordered, at, at+1)
+}
+
+func compareID(m *member, id string) int { return cmp.Compare(m.replica.ID, id) }
+
+// SetReady notes whether a replica passes its health checks. Load counts are
+// not touched.
+func (f *Fleet) SetReady(id string, ready bool) {
+	f.update(id, func(m *member) { m.ready = ready })
+}
+
+// SetDraining stops or resumes sending new requests to a replica.
+func (f *Fleet) SetDraining(id string, draining bool) {
+	f.update(id, func(m *member) { m.drained = draining })
+}
+
+// SetServes notes which models a replica serves. The fleet keeps the map,
+// which must not change afterwards.
+func (f *Fleet) SetServes(id string, serves Serves) {
+	f.update(id, func(m *member) { m.serves = serves })
+}
+
+// SetReport notes a load report taken at the given time.
+func (f *Fleet) SetReport(id string, report Report, at time.Time) {
+	f.update(id, func(m *member) {
+		m.report, m.reported = report, at
+		m.generation++
+		m.since = 0
+	})
+}
+
+func (f *Fleet) update(id string, change func(*member)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m, ok := f.byID[id]; ok {
+		change(m)
+	}
+}
+
+// gate returns the first test of the request that the replica fails.
+func (m *member) gate(r *Request) Gate {
+	adapters, serves := m.serves[r.Model]
+	switch {
+	case r.Target != "" && m.replica.ID != r.Target, slices.Contains(r.Exclude, m.replica.ID):
+		return GateExcluded
+	case !m.ready:
+		return GateNotReady
+	case m.drained:
+		return GateDraining
+	case m.replica.Role != r.Role:
+		return GateRole
+	case r.Model != "" && !serves:
+		return GateModel
+	case r.Adapter != "" && !slices.Contains(adapters, r.Adapter):
+		return GateAdapter
+	case !m.breaker.Permits(r.Now):
+		return GateBreakerOpen
+	case m.replica.MaxInflight > 0 && m.inflight >= m.replica.MaxInflight:
+		return GateInflightCap
+	default:
+		return GateNone
+	}
+}
+
+// Eligible appends the ids of the replicas that may get the request to dst.
+func (f *Fleet) Eligible(dst []string, r *Request) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.ordered {
+		if m.gate(r) == GateNone {
+			dst = append(dst, m.replica.ID)
+		}
+	}
+	return dst
+}
+
+// State is a report on one replica.
+type State struct {
+	ID       string
+	Ready    bool
+	Draining bool
+	Breaker  breaker.State
+	View     View
+}
+
+// States reports on all replicas, by id.
+func (f *Fleet) States(now time.Time) []State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	candidates := make([]Candidate, len(f.ordered))
+	positions := make([]int, len(f.ordered))
+	for i, m := range f.ordered {
+		candidates[i] = Candidate{ID: m.replica.ID, View: f.viewLocked(m, now)}
+		candidates[i].WaitSeconds = candidates[i].wait(0)
+		positions[i] = i
+	}
+	f.saturateLocked(candidates, positions)
+	states := make([]State, len(f.ordered))
+	for i, m := range f.ordered {
+		states[i] = State{
+			ID: m.replica.ID, Ready: m.ready, Draining: m.drained,
+			Breaker: m.breaker.State(now), View: candidates[i].View,
+		}
+	}
+	return states
+}

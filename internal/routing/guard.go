@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import "time"
+
+// Outcome says what an attempt proved about its replica.
+type Outcome uint8
+
+// Outcomes. Only failures that are the replica's fault count as Failed.
+const (
+	Ignored Outcome = iota
+	Succeeded
+	Failed
+)
+
+const (
+	// minRateTokens is the smallest prefill that measures a replica's speed.
+	minRateTokens = 512
+	rateWeight    = 0.1
+)
+
+// Guard holds the load one request puts on one replica. FirstByte and End may
+// be called in any order and more than once; only the first call of each
+// counts. It is safe for concurrent use.
+type Guard struct {
+	fleet  *Fleet
+	member *member
+	// uncached is what the request adds to the queue, idle whether nothing
+	// else ran at dispatch, trial the breaker's mark.
+	uncached    int64
+	idle, trial bool
+	dispatched  time.Time
+
+	// Guarded by fleet.mu.
+	generation        uint64
+	prefilled, closed bool
+}
+
+func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
+	g := &Guard{
+		fleet: f, member: m,
+		uncached:   uncached(r.promptTokens(), matchedTokens),
+		idle:       m.inflight == 0,
+		trial:      m.breaker.Start(r.Now),
+		dispatched: r.Now,
+		generation: m.generation,
+	}
+	m.inflight++
+	m.pending += g.uncached
+	m.since += g.uncached
+	return g
+}
+
+// Replica returns the id and UID of the replica the guard was taken on.
+func (g *Guard) Replica() (id, uid string) {
+	return g.member.replica.ID, g.member.replica.UID
+}
+
+// FirstByte notes that the prefill is over. With measure set, the time it took
+// counts towards the replica's prefill rate; leave it unset when the first
+// byte comes only after the whole generation.
+func (g *Guard) FirstByte(now time.Time, measure bool) {
+	g.fleet.mu.Lock()
+	defer g.fleet.mu.Unlock()
+	if g.prefilled || g.closed {
+		return
+	}
+	g.releasePrefillLocked()
+	took := now.Sub(g.dispatched).Seconds()
+	if measure && g.idle && g.uncached >= minRateTokens && took > 0 {
+		g.member.rate += rateWeight * (float64(g.uncached)/took - g.member.rate)
+	}
+}
+
+// End gives back what the request still holds and tells the breaker.
+func (g *Guard) End(now time.Time, outcome Outcome) {
+	g.fleet.mu.Lock()
+	defer g.fleet.mu.Unlock()
+	if g.closed {
+		return
+	}
+	g.closed = true
+	g.releasePrefillLocked()
+	g.member.inflight--
+	switch outcome {
+	case Succeeded:
+		g.member.breaker.Success(g.trial)
+	case Failed:
+		g.member.breaker.Failure(g.trial, now)
+	default:
+		g.member.breaker.Ignore(g.trial)
+	}
+}
+
+// releasePrefillLocked takes the request's tokens out of the queue: out of
+// since, or, if a report has counted them meanwhile, out of that report.
+func (g *Guard) releasePrefillLocked() {
+	if g.prefilled {
+		return
+	}
+	g.prefilled = true
+	m := g.member
+	m.pending -= g.uncached
+	if g.generation == m.generation {
+		m.since -= g.uncached
+		return
+	}
+	m.report.WaitingTokens = max(m.report.WaitingTokens-g.uncached, 0)
+}

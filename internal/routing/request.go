@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import "time"
+
+// Request is what a decision needs to know about a request.
+type Request struct {
+	Now time.Time
+	// Model is the base model; empty admits every replica. Adapter is empty
+	// for the base model itself.
+	Model, Adapter string
+	Role           Role
+	// PromptTokens is 0 when unknown; PromptBytes then gives an estimate.
+	PromptTokens, PromptBytes int
+	Hint                      Hint
+	// Target is the only replica allowed, by id. Empty allows all.
+	Target string
+	// Exclude lists replicas that already failed this request.
+	Exclude []string
+	// LoadOnly sends the request by load, whatever the policy is.
+	LoadOnly bool
+}
+
+// Hint is the index's answer for a request, or why there is none.
+type Hint struct {
+	// Reason is the answer's reason code, empty when the index was not asked
+	// or did not answer.
+	Reason string
+	// Without says why there is no answer; used when Reason is empty.
+	Without Branch
+	// Scores are the named replicas, best first.
+	Scores []Score
+	// BlockSize in tokens and RequestBlocks describe the keys looked up.
+	BlockSize, RequestBlocks int
+}
+
+// Score is one replica of a hint.
+type Score struct {
+	Replica       string
+	MatchedTokens int
+	Score         float32
+}
+
+// bytesPerToken is the estimate used for prompts of unknown length.
+const bytesPerToken = 4
+
+// promptTokens returns the prompt's length, estimated if need be.
+func (r *Request) promptTokens() int {
+	if r.PromptTokens > 0 {
+		return r.PromptTokens
+	}
+	return r.PromptBytes / bytesPerToken
+}
+
+// Decision records a choice and what it was made from.
+type Decision struct {
+	Policy string
+	Origin Origin
+	// Replica is empty when none was eligible.
+	Replica    string
+	Prediction Prediction
+	// Hint says what became of the hint's first placeable replica.
+	Hint HintOutcome
+	// Unplaceable is the first replica the hint named that the fleet does not
+	// know; UnplaceableCount counts them.
+	Unplaceable      string
+	UnplaceableCount int
+	TieBreak         TieBreak
+	// Candidates holds the chosen replica first, then falling overlap, then
+	// order of id; CandidatesTotal counts those beyond the record limit too.
+	Candidates      []Candidate
+	CandidatesTotal int
+}
+
+// Prediction is what a choice expects of the chosen replica's cache. It is an
+// estimate, never a hit. Branch is empty when no policy was asked.
+type Prediction struct {
+	Source        Source
+	Branch        Branch
+	ReasonCode    string
+	OverlapTokens int
+	// BestOverlapTokens is the longest overlap any replica of the fleet has.
+	BestOverlapTokens int
+	PromptTokens      int
+	BlockSize         int
+	RequestBlocks     int
+}
+
+// Candidate is one replica as a decision saw it.
+type Candidate struct {
+	ID   string
+	Gate Gate
+	View
+}
+
+// View is a replica's load and cache evidence for one request.
+type View struct {
+	// Inflight counts requests of this process.
+	Inflight int
+	// QueueTokens are the uncached tokens waiting for prefill.
+	QueueTokens int64
+	// Usage of the engine's cache memory from 0 to 1; meaningful only if
+	// UsageKnown, that is, while the last report is fresh.
+	Usage      float64
+	UsageKnown bool
+	// RateTokens is the prefill speed in tokens per second.
+	RateTokens    float64
+	MatchedTokens int
+	HintScore     float32
+	// HintRank is the position in the hint, -1 when not named.
+	HintRank int
+	// WaitSeconds is the expected time to the first token.
+	WaitSeconds float64
+	// Saturated means that the replica should get no more work because of a
+	// cached prefix.
+	Saturated bool
+}
