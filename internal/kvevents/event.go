@@ -89,7 +89,7 @@ type Event struct {
 	HasGroup  bool
 	SpecKind  string
 	Window    int64
-	SessionID string
+	SessionID []byte
 }
 
 // Placeholder reports whether a store only names blocks: no tokens or no
