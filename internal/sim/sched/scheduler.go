@@ -83,6 +83,7 @@ type Scheduler struct {
 // Stats are running totals since New, except the gauges.
 type Stats struct {
 	Waiting, Running int // gauges, requests
+	WaitingTokens    int // gauge, known tokens of waiting requests
 
 	CapacityBlocks, UsedBlocks, CachedBlocks int // gauges
 
@@ -92,6 +93,24 @@ type Stats struct {
 	GeneratedTokens int64
 	Preemptions     int64
 	Steps           int64
+}
+
+// Plus adds two schedulers' figures.
+func (a Stats) Plus(b Stats) Stats {
+	return Stats{
+		Waiting:         a.Waiting + b.Waiting,
+		Running:         a.Running + b.Running,
+		WaitingTokens:   a.WaitingTokens + b.WaitingTokens,
+		CapacityBlocks:  a.CapacityBlocks + b.CapacityBlocks,
+		UsedBlocks:      a.UsedBlocks + b.UsedBlocks,
+		CachedBlocks:    a.CachedBlocks + b.CachedBlocks,
+		QueriedTokens:   a.QueriedTokens + b.QueriedTokens,
+		HitTokens:       a.HitTokens + b.HitTokens,
+		PrefilledTokens: a.PrefilledTokens + b.PrefilledTokens,
+		GeneratedTokens: a.GeneratedTokens + b.GeneratedTokens,
+		Preemptions:     a.Preemptions + b.Preemptions,
+		Steps:           a.Steps + b.Steps,
+	}
 }
 
 // New returns an idle scheduler. A PerNode scheduler announces a clear first,
@@ -114,6 +133,9 @@ func (s *Scheduler) Stats() Stats {
 	stats.Waiting, stats.Running = len(s.waiting), len(s.running)
 	stats.CapacityBlocks, stats.UsedBlocks = s.pool.Capacity(), s.pool.Used()
 	stats.CachedBlocks = s.pool.Cached()
+	for _, r := range s.waiting {
+		stats.WaitingTokens += len(r.tokens)
+	}
 	return stats
 }
 
