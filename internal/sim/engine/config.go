@@ -86,7 +86,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) validate() error {
+// Validate reports the first value that Start would refuse.
+func (c Config) Validate() error {
+	c = c.withDefaults()
 	if c.Runtime != httpapi.VLLM && c.Runtime != httpapi.SGLang {
 		return fmt.Errorf("runtime %q: expected %s or %s", c.Runtime, httpapi.VLLM, httpapi.SGLang)
 	}

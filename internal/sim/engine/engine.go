@@ -31,11 +31,10 @@ type Engine struct {
 
 // Start starts an engine, which runs until Close or the end of ctx.
 func Start(ctx context.Context, config Config) (*Engine, error) {
-	config = config.withDefaults()
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("start simulated engine: %w", err)
 	}
-	e := &Engine{config: config}
+	e := &Engine{config: config.withDefaults()}
 	if err := e.Restart(); err != nil {
 		return nil, err
 	}

@@ -60,3 +60,9 @@ func ParseShape(name string) (Shape, error) {
 
 // Name returns the name that ParseShape takes.
 func (s Shape) Name() string { return s.name }
+
+// ShowsAdapters tells whether events in this shape name the adapter.
+func (s Shape) ShowsAdapters() bool { return s.fields >= 7 || s.fields == 0 && !s.sglang }
+
+// ShowsSalts tells whether events in this shape carry the cache salt.
+func (s Shape) ShowsSalts() bool { return s.metadata || s.fields >= 8 || s.groupDetails }

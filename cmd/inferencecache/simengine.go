@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/inferencecache/inference-cache/internal/sim/engine"
+	"github.com/inferencecache/inference-cache/internal/sim/eventsock"
+	"github.com/inferencecache/inference-cache/internal/sim/httpapi"
+	"github.com/inferencecache/inference-cache/internal/sim/wire"
+)
+
+// simEngineGrace is how long open streams may go on after a signal.
+const simEngineGrace = 3 * time.Second
+
+type simEngineOptions struct {
+	config         engine.Config
+	runtime        string
+	events         string
+	printAddresses bool
+	exitWithStdin  bool
+}
+
+func (c *cli) newSimEngineCommand() *cobra.Command {
+	options := &simEngineOptions{}
+	cmd := &cobra.Command{
+		Use:   "sim-engine",
+		Short: "Run a simulated LLM engine",
+		Long: `sim-engine behaves like one vLLM or SGLang server: OpenAI endpoints, a real
+block pool with prefix reuse and eviction, KV events with replay, and the
+engine's metric names. Token ids are byte values, answers depend on the prompt
+alone, and time follows a simple model of prefill and decode.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runSimEngine(cmd.Context(), options) },
+	}
+	options.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
+	config := &o.config
+	flags.StringVar(&config.Listen, "listen", "127.0.0.1:8000", "HTTP address; port 0 picks a free one")
+	flags.StringVar(&o.runtime, "runtime", "vllm", "engine to simulate: vllm or sglang")
+	flags.StringVar(&config.Model, "model", "sim", "id of the base model")
+	flags.StringSliceVar(&config.Adapters, "adapter", nil, "id of a LoRA adapter; may be repeated")
+	flags.IntVar(&config.Ranks, "ranks", 1, "data-parallel ranks; rank N publishes on the event ports plus N")
+
+	flags.StringVar(&o.events, "events", "tcp://*:5557", "endpoint of the event socket, or none")
+	flags.BoolVar(&config.Events.Connect, "events-connect", false, "connect the event socket to a subscriber that binds")
+	flags.StringVar(&config.Events.Replay, "replay", "tcp://*:5657", "endpoint of the replay socket, or none")
+	flags.StringVar(&config.Events.Topic, "topic", "", "topic of the events")
+	flags.IntVar(&config.Events.BufferSteps, "buffer-steps", 10000, "batches kept for replay")
+	flags.BoolVar(&config.Events.TopicInReplay, "replay-topic", false, "replay with topics, as vLLM 0.25 and later do")
+	flags.StringVar(&config.EventShape, "event-shape", "",
+		"event form: "+strings.Join(wire.ShapeNames(), ", ")+" (default vllm-0.24, or sglang-0.5.9)")
+	flags.BoolVar(&config.ByteHashes, "byte-hashes", false, "send whole digests instead of integers")
+	flags.StringVar(&config.HashSeed, "hash-seed", "0", "PYTHONHASHSEED of the engine, or "+engine.RandomHashSeed)
+
+	flags.IntVar(&config.Scheduler.BlockSize, "block-size", 16, "tokens in a block")
+	flags.IntVar(&config.Scheduler.CapacityBlocks, "blocks", 4096, "blocks in the pool of each rank")
+	flags.IntVar(&config.Scheduler.MaxRunning, "max-running", 256, "most requests in one step")
+	flags.IntVar(&config.Scheduler.StepTokens, "step-tokens", 2048, "most tokens computed in one step")
+	flags.IntVar(&config.Scheduler.MaxModelTokens, "max-model-len", 0, "most tokens of prompt and answer; 0 is what the pool holds")
+	flags.Float64Var(&config.Timing.PrefillTokensPerSecond, "prefill-rate", 8000, "prompt tokens computed per second")
+	flags.DurationVar(&config.Timing.DecodeStep, "decode-step", 8*time.Millisecond, "least time of a step that decodes")
+	flags.Float64Var(&config.Timing.Speed, "speed", 1, "divides all times")
+	flags.Uint64Var(&config.AnswerSeed, "answer-seed", 0, "chooses the answers; engines with equal seeds answer alike")
+
+	flags.BoolVar(&config.HideCachedTokens, "hide-cached-tokens", false, "leave cached tokens out of usage")
+	flags.BoolVar(&config.Faults, "faults", false, "inject faults asked for at POST /sim/fault")
+	flags.BoolVar(&o.printAddresses, "print-addresses", false, "print the addresses as one JSON line on stdout")
+	flags.BoolVar(&o.exitWithStdin, "exit-with-stdin", false, "exit when stdin is closed, so that no parent leaves an orphan")
+}
+
+// simEngineAddresses is what --print-addresses prints.
+type simEngineAddresses struct {
+	HTTP   string `json:"http"`
+	Events string `json:"events,omitempty"`
+	Replay string `json:"replay,omitempty"`
+}
+
+func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error {
+	logger, err := c.logger()
+	if err != nil {
+		return err
+	}
+	config := options.config
+	config.Runtime = httpapi.Runtime(options.runtime)
+	config.NoEvents = options.events == eventsock.NoReplay
+	config.Events.Endpoint = options.events
+	if err := config.Validate(); err != nil {
+		return usagef("%v", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	running, err := engine.Start(context.WithoutCancel(ctx), config)
+	if err != nil {
+		return err
+	}
+	if options.exitWithStdin {
+		go func() {
+			_, _ = io.Copy(io.Discard, c.stdin) // ends with the parent
+			cancel()
+		}()
+	}
+	addresses := simEngineAddresses{HTTP: running.URL(), Events: running.EventsEndpoint(), Replay: running.ReplayEndpoint()}
+	logger.Info("simulated engine serves", "http", addresses.HTTP, "events", addresses.Events, "replay", addresses.Replay)
+	if options.printAddresses {
+		if err := json.NewEncoder(c.stdout).Encode(addresses); err != nil {
+			running.Close()
+			return err
+		}
+	}
+	<-ctx.Done()
+	running.Shutdown(simEngineGrace)
+	return nil
+}
