@@ -31,8 +31,9 @@ type Decision struct {
 	// AllHold is set when the score floor withheld a prefix that every
 	// serving replica holds.
 	AllHold bool
-	// ModelKnown is set when the index was asked and holds keys of the model.
-	ModelKnown bool
+	// Asked is set when the index was asked. Then TenantKnown and ModelKnown
+	// say whether it holds keys of the tenant and of its model.
+	Asked, TenantKnown, ModelKnown bool
 
 	// Adapter is the adapter to echo, TokenIDs the prompt's tokens when they
 	// were made here.

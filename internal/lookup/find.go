@@ -22,6 +22,7 @@ func (e *evaluation) find(ctx context.Context) Reason {
 	e.nowMillis = e.now().UnixMilli()
 	e.view = e.index.Acquire(e.scope(), e.request.Adapter, e.nowMillis, e.rules.TTLMillis)
 	e.viewHeld = true
+	e.out.Asked = true
 	e.out.Serving = e.view.Serving()
 
 	e.match(ctx)
@@ -30,6 +31,7 @@ func (e *evaluation) find(ctx context.Context) Reason {
 	e.out.Timings.Rank = e.lap()
 
 	counts := e.view.Counts()
+	e.out.TenantKnown = counts.TenantKeys > 0
 	e.out.ModelKnown = counts.ModelKeys > 0
 	if found == undecided {
 		found = e.diagnose(counts)

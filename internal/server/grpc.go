@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
+)
+
+const (
+	maxHeaderBytes       = 64 << 10
+	maxConcurrentStreams = 4096
+	// minPingInterval is how often a client may ping.
+	minPingInterval = 5 * time.Second
+	pingTimeout     = 10 * time.Second
+)
+
+func (s *Server) newGRPCServer(transport credentials.TransportCredentials) {
+	s.grpc = grpc.NewServer(
+		grpc.Creds(transport),
+		grpc.MaxRecvMsgSize(s.options.MaxRecvBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.options.KeepaliveTime, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(s.interceptUnary),
+		grpc.ChainStreamInterceptor(s.interceptStream),
+		grpc.WaitForHandlers(true),
+	)
+	pb.RegisterInferenceCacheServer(s.grpc, &contract{server: s})
+	pb.RegisterCacheSyncServer(s.grpc, s.sync)
+	s.health = health.NewServer()
+	s.health.SetServingStatus(pb.InferenceCache_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+}

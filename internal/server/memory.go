@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"runtime/debug"
+	"strconv"
+)
+
+// maxDefaultMemory bounds the default bound of the index.
+const maxDefaultMemory = 8 << 30
+
+// defaultMaxMemoryBytes is half of the memory this process may use: the limit
+// of its control group, GOMEMLIMIT or the machine's memory, whichever is least.
+func defaultMaxMemoryBytes() int64 {
+	limit := int64(2 * maxDefaultMemory)
+	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
+		if text, err := os.ReadFile(file); err == nil {
+			limit = lesser(limit, parseBytes(text))
+		}
+	}
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		limit = lesser(limit, parseMemTotal(text))
+	}
+	if soft := debug.SetMemoryLimit(-1); soft != math.MaxInt64 {
+		limit = lesser(limit, soft)
+	}
+	return limit / 2
+}
+
+// lesser ignores values that are no limit.
+func lesser(limit, other int64) int64 {
+	if other <= 0 {
+		return limit
+	}
+	return min(limit, other)
+}
+
+func parseBytes(text []byte) int64 {
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func parseMemTotal(meminfo []byte) int64 {
+	for line := range bytes.Lines(meminfo) {
+		fields := bytes.Fields(line)
+		if len(fields) >= 2 && string(fields[0]) == "MemTotal:" {
+			return parseBytes(fields[1]) * 1024
+		}
+	}
+	return 0
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	"github.com/inferencecache/inference-cache/internal/version"
+)
+
+// family makes the metrics of this role in one registry.
+type family struct{ registerer prometheus.Registerer }
+
+const namespace = "inferencecache"
+
+func (f family) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	f.registerer.MustRegister(v)
+	return v
+}
+
+func (f family) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+	f.registerer.MustRegister(c)
+	return c
+}
+
+func (f family) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+	f.registerer.MustRegister(g)
+	return g
+}
+
+func (f family) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	f.registerer.MustRegister(v)
+	return v
+}
+
+func (f family) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets})
+	f.registerer.MustRegister(h)
+	return h
+}
+
+func (f family) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
+	f.registerer.MustRegister(v)
+	return v
+}
+
+// processMetrics are those of the role as a whole.
+type processMetrics struct {
+	up          prometheus.Gauge
+	tlsEnabled  prometheus.Gauge
+	panics      *prometheus.CounterVec
+	requests    *prometheus.CounterVec
+	critical    map[string]prometheus.Observer
+	maintenance prometheus.Observer
+}
+
+// Components whose panics are counted.
+const (
+	componentGRPC   = "grpc"
+	componentLookup = "lookup"
+)
+
+// emittedCodes are the gRPC codes this server answers with.
+var emittedCodes = []codes.Code{
+	codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded,
+	codes.PermissionDenied, codes.ResourceExhausted, codes.Unimplemented,
+	codes.Internal, codes.Unavailable, codes.Unauthenticated,
+}
+
+func newProcessMetrics(f family) *processMetrics {
+	m := &processMetrics{
+		up:         f.gauge("server_up", "1 while serving."),
+		tlsEnabled: f.gauge("server_grpc_tls_enabled", "1 when gRPC is served with TLS."),
+		panics:     f.counters("panics_total", "Recovered panics.", "component"),
+		requests:   f.counters("grpc_requests_total", "Finished calls.", "method", "code"),
+		critical:   make(map[string]prometheus.Observer),
+	}
+	build := version.Get()
+	f.gauges("build_info", "The build.", "version", "commit", "go_version", "role").
+		WithLabelValues(build.Version, build.Commit, build.GoVersion, "server").Set(1)
+	for _, component := range []string{componentGRPC, componentLookup} {
+		m.panics.WithLabelValues(component)
+	}
+	for _, method := range methods {
+		for _, code := range emittedCodes {
+			m.requests.WithLabelValues(method, code.String())
+		}
+	}
+	critical := f.histograms("index_critical_seconds", "Exclusive sections of the index.", fastBuckets, "op")
+	for _, op := range []string{"apply", "evict", "clear", "expire", "cap", "quota", "snapshot", "policy", otherLabel} {
+		m.critical[op] = critical.WithLabelValues(op)
+	}
+	m.maintenance = f.histograms("index_maintenance_seconds", "Whole runs of index maintenance.", lagBuckets, "task").
+		WithLabelValues("expire")
+	return m
+}
+
+// observeCritical is called by the index after each exclusive section.
+func (m *processMetrics) observeCritical(op string, took time.Duration) {
+	observer, ok := m.critical[op]
+	if !ok {
+		observer = m.critical[otherLabel]
+	}
+	observer.Observe(took.Seconds())
+}
+
+// finished counts a call by its code.
+func (m *processMetrics) finished(method string, code codes.Code) {
+	m.requests.WithLabelValues(method, code.String()).Inc()
+}

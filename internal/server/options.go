@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/inferencecache/inference-cache/internal/ingest"
+	"github.com/inferencecache/inference-cache/internal/lookup"
+	"github.com/inferencecache/inference-cache/internal/ranking"
+)
+
+// Options of a Server. The zero value serves on the default ports.
+type Options struct {
+	// GRPCAddress serves the index; default ":9090".
+	GRPCAddress string
+	// HTTPAddress serves health, readiness and metrics; default ":8080".
+	HTTPAddress string
+	// TLSCertFile and TLSKeyFile switch TLS on for gRPC; default off. Both
+	// or neither.
+	TLSCertFile, TLSKeyFile string
+	// MaxRecvBytes bounds one gRPC message; default 4 MiB.
+	MaxRecvBytes int
+	// KeepaliveTime is after how long an idle connection is pinged; default
+	// 30s.
+	KeepaliveTime time.Duration
+	// ShutdownGrace is how long running calls may go on after Run's context
+	// ended; default 8s.
+	ShutdownGrace time.Duration
+	// ReadyMaxWait bounds how long readiness waits for publishers after
+	// start; default 10s, negative = not at all.
+	ReadyMaxWait time.Duration
+	// Waiting returns what else readiness waits for, "" when nothing;
+	// default nothing.
+	Waiting func() string
+
+	Index   IndexOptions
+	Ranking *ranking.Knobs
+	// BlockSize is the tokens of a block in scopes without CacheSync
+	// sessions; default 16.
+	BlockSize int
+	// Tokenizer of text prompts; default none.
+	Tokenizer lookup.Tokenizer
+	// DiagnoseAdapter and DiagnosticsGrace are those of lookup.Options.
+	DiagnoseAdapter  bool
+	DiagnosticsGrace time.Duration
+	// IngestMaxKeys bounds the block keys of one update; default 65,536.
+	IngestMaxKeys int
+	// Authorizer decides who may write; default everyone.
+	Authorizer ingest.Authorizer
+
+	Metrics MetricsOptions
+	// Registry takes the metrics; default a new one.
+	Registry *prometheus.Registry
+	// Logger takes the logs; default none.
+	Logger *slog.Logger
+	// Now is the clock of index and lookup; default time.Now.
+	Now func() time.Time
+}
+
+// IndexOptions bound the index.
+type IndexOptions struct {
+	// TTL of tenants whose policy sets none; default 30m.
+	TTL time.Duration
+	// SweepInterval is the time between sweeps; default and maximum 1s.
+	SweepInterval time.Duration
+	// MaxMemoryBytes bounds its memory; default half of what the process may
+	// use, at most 8 GiB.
+	MaxMemoryBytes int64
+	// MaxMemberships bounds memberships; default no bound.
+	MaxMemberships int64
+	// MaxTenants and MaxPartitions bound scopes; defaults 10,000 and 100,000.
+	MaxTenants, MaxPartitions int
+	// ReplicaSilence is after how long a replica that used to talk is left
+	// out; default 60s, negative = never.
+	ReplicaSilence time.Duration
+	// AffinitySilence is the same for affinity; default 5s, negative = never.
+	AffinitySilence time.Duration
+}
+
+// MetricsOptions bound the series of the server.
+type MetricsOptions struct {
+	// MaxModels bounds model names; default 512.
+	MaxModels int
+	// MaxUnknownModels bounds model names the index does not know; default
+	// 64.
+	MaxUnknownModels int
+	// MaxTenants bounds tenant names; default 1,000.
+	MaxTenants int
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.GRPCAddress, ":9090")
+	setDefault(&o.HTTPAddress, ":8080")
+	setDefault(&o.MaxRecvBytes, 4<<20)
+	setDefault(&o.KeepaliveTime, 30*time.Second)
+	setDefault(&o.ShutdownGrace, 8*time.Second)
+	setDefault(&o.ReadyMaxWait, 10*time.Second)
+	setDefault(&o.BlockSize, lookup.DefaultBlockSize)
+	setDefault(&o.Index.TTL, 30*time.Minute)
+	setDefault(&o.Index.SweepInterval, maxSweepInterval)
+	setDefault(&o.Index.MaxMemoryBytes, defaultMaxMemoryBytes())
+	setDefault(&o.Index.ReplicaSilence, 60*time.Second)
+	setDefault(&o.Index.AffinitySilence, 5*time.Second)
+	setDefault(&o.Metrics.MaxModels, 512)
+	setDefault(&o.Metrics.MaxUnknownModels, 64)
+	setDefault(&o.Metrics.MaxTenants, 1000)
+	if o.Ranking == nil {
+		knobs := ranking.DefaultKnobs()
+		o.Ranking = &knobs
+	}
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+func setDefault[T comparable](value *T, otherwise T) {
+	var zero T
+	if *value == zero {
+		*value = otherwise
+	}
+}
+
+func (o Options) validate() error {
+	var errs []error
+	if (o.TLSCertFile == "") != (o.TLSKeyFile == "") {
+		errs = append(errs, errors.New("TLS needs both a certificate file and a key file"))
+	}
+	if err := o.Ranking.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("ranking: %w", err))
+	}
+	for _, bound := range []struct {
+		name  string
+		value int64
+	}{
+		{"gRPC receive limit", int64(o.MaxRecvBytes)},
+		{"keepalive time", int64(o.KeepaliveTime)},
+		{"shutdown grace", int64(o.ShutdownGrace)},
+		{"block size", int64(o.BlockSize)},
+		{"index memory", o.Index.MaxMemoryBytes},
+	} {
+		if bound.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %d, expected at least 0", bound.name, bound.value))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"github.com/inferencecache/inference-cache/internal/index"
+	"github.com/inferencecache/inference-cache/internal/ingest"
+	"github.com/inferencecache/inference-cache/internal/lookup"
+	"github.com/inferencecache/inference-cache/internal/policy"
+	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
+)
+
+// Server is one instance of the role. It is safe for concurrent use.
+type Server struct {
+	options  Options
+	logger   *slog.Logger
+	index    *index.Index
+	policies *policy.Store
+	decider  *lookup.Decider
+	ingest   *ingest.Contract
+	sync     *ingest.SyncServer
+	process  *processMetrics
+	lookups  *lookupMetrics
+
+	grpc   *grpc.Server
+	health *health.Server
+	http   *http.Server
+
+	// stopping is closed when shutdown starts.
+	stopping chan struct{}
+	stopOnce sync.Once
+	// failed receives the first error of a listener.
+	failed chan error
+	tasks  sync.WaitGroup
+	// endTasks stops the maintenance loop.
+	endTasks context.CancelFunc
+
+	mu        sync.Mutex
+	startedAt time.Time // guarded by mu, zero until started
+	addresses Addresses // guarded by mu
+}
+
+// Addresses are where a started server listens.
+type Addresses struct{ GRPC, HTTP net.Addr }
+
+// New builds a server. It binds nothing yet.
+func New(options Options) (*Server, error) {
+	options = options.withDefaults()
+	if err := options.validate(); err != nil {
+		return nil, fmt.Errorf("server options: %w", err)
+	}
+	credentials, err := transportCredentials(options)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		options:  options,
+		logger:   options.Logger,
+		policies: policy.NewStore(options.Index.TTL),
+		stopping: make(chan struct{}),
+		failed:   make(chan error, 1),
+	}
+	f := family{options.Registry}
+	models := newLabels(options.Metrics.MaxModels, options.Metrics.MaxUnknownModels)
+	tenants := newLabels(options.Metrics.MaxTenants, 0)
+	s.process = newProcessMetrics(f)
+	s.lookups = newLookupMetrics(f, models, tenants)
+	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))
+	newIndexCollector(f, s.index, options.Now, models, tenants)
+	s.newIngest()
+	s.decider = lookup.New(lookup.Options{
+		Index:            s.index,
+		Policies:         s.policies,
+		Knobs:            options.Ranking,
+		BlockSize:        s.BlockSize,
+		Tokenizer:        options.Tokenizer,
+		Now:              options.Now,
+		DiagnoseAdapter:  options.DiagnoseAdapter,
+		DiagnosticsGrace: options.DiagnosticsGrace,
+	})
+	s.newGRPCServer(credentials)
+	s.http = s.newHTTPServer()
+	return s, nil
+}
+
+func (o Options) indexConfig(view *policy.View, observe func(string, time.Duration)) index.Config {
+	defaults, _ := view.Rules()
+	return index.Config{
+		MaxMemoryBytes:               o.Index.MaxMemoryBytes,
+		MaxMemberships:               o.Index.MaxMemberships,
+		MaxTenants:                   o.Index.MaxTenants,
+		MaxPartitions:                o.Index.MaxPartitions,
+		DefaultRules:                 defaults,
+		ReservedTenant:               policy.ReservedTenant,
+		SilenceTimeoutMillis:         max(o.Index.ReplicaSilence.Milliseconds(), 0),
+		AffinitySilenceTimeoutMillis: max(o.Index.AffinitySilence.Milliseconds(), 0),
+		Observe:                      observe,
+	}
+}
+
+func (s *Server) newIngest() {
+	options := ingest.Options{
+		MaxKeys:        s.options.IngestMaxKeys,
+		ReservedTenant: policy.ReservedTenant,
+		Authorizer:     s.options.Authorizer,
+		Metrics:        ingest.NewMetrics(s.options.Registry),
+		Now:            s.options.Now,
+	}
+	s.ingest = ingest.NewContract(s.index, options)
+	s.sync = ingest.NewSyncServer(s.index, ingest.SyncOptions{
+		Options: options,
+		TTL: func(tenant string) time.Duration {
+			return time.Duration(s.policies.View().For(tenant).TTLMillis) * time.Millisecond
+		},
+		Logger: s.logger,
+	})
+}
+
+// CacheSync returns the handler of CacheSync, for publishers in this process.
+func (s *Server) CacheSync() pb.CacheSyncServer { return s.sync }
+
+// BlockSize returns the tokens of a block in a scope.
+func (s *Server) BlockSize(scope index.Scope) int {
+	if size, ok := s.sync.BlockSize(scope); ok {
+		return size
+	}
+	return s.options.BlockSize
+}
+
+// Addresses returns where the server listens; empty before Start.
+func (s *Server) Addresses() Addresses {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addresses
+}
+
+// Start binds the listeners and begins to serve. It may be called once. On
+// error nothing is left open. Run must follow.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.startedAt.IsZero() {
+		return errors.New("server was started before")
+	}
+	grpcListener, err := net.Listen("tcp", s.options.GRPCAddress)
+	if err != nil {
+		return fmt.Errorf("listen for gRPC: %w", err)
+	}
+	httpListener, err := net.Listen("tcp", s.options.HTTPAddress)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for HTTP: %w", err), grpcListener.Close())
+	}
+	s.startedAt = s.options.Now()
+	s.addresses = Addresses{GRPC: grpcListener.Addr(), HTTP: httpListener.Addr()}
+
+	tasks, end := context.WithCancel(context.Background())
+	s.endTasks = end
+	s.tasks.Go(func() { s.maintain(tasks) })
+	s.tasks.Go(func() { s.serve("gRPC", s.grpc.Serve(grpcListener)) })
+	s.tasks.Go(func() { s.serve("HTTP", s.http.Serve(httpListener)) })
+	s.process.up.Set(1)
+	s.logger.Info("serving", "grpc", s.addresses.GRPC.String(), "http", s.addresses.HTTP.String(),
+		"tls", s.options.TLSCertFile != "")
+	return nil
+}
+
+// serve takes note of how a listener ended.
+func (s *Server) serve(what string, err error) {
+	if err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) {
+		return
+	}
+	select {
+	case s.failed <- fmt.Errorf("serve %s: %w", what, err):
+	default:
+	}
+}
+
+// Run serves until ctx ends, then shuts down within the grace period plus 2 s
+// and returns nil. It starts the server unless Start was called. A listener
+// that fails shuts it down too; then its error is returned.
+func (s *Server) Run(ctx context.Context) error {
+	if s.Addresses() == (Addresses{}) {
+		if err := s.Start(); err != nil {
+			return err
+		}
+	}
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-s.failed:
+		s.logger.Error("a listener failed", "error", failure)
+	}
+	s.shutdown()
+	return failure
+}

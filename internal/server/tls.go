@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// keyPair is a certificate on disk. It is read again when its file changes;
+// while the new one is unusable the old one stays in use.
+type keyPair struct {
+	certFile, keyFile string
+	logger            *slog.Logger
+
+	mu       sync.Mutex
+	modified time.Time        // of certFile when it was read, guarded by mu
+	current  *tls.Certificate // guarded by mu
+}
+
+func transportCredentials(options Options) (credentials.TransportCredentials, error) {
+	if options.TLSCertFile == "" {
+		return insecure.NewCredentials(), nil
+	}
+	pair := &keyPair{certFile: options.TLSCertFile, keyFile: options.TLSKeyFile, logger: options.Logger}
+	if _, err := pair.get(nil); err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get}), nil
+}
+
+func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refreshLocked(); err != nil {
+		if p.current == nil {
+			return nil, err
+		}
+		p.logger.Warn("keeping the previous TLS certificate", "error", err)
+	}
+	return p.current, nil
+}
+
+func (p *keyPair) refreshLocked() error {
+	info, err := os.Stat(p.certFile)
+	if err != nil {
+		return fmt.Errorf("find TLS certificate: %w", err)
+	}
+	if p.current != nil && !info.ModTime().After(p.modified) {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
+	if err != nil {
+		return fmt.Errorf("load TLS key pair: %w", err)
+	}
+	p.current, p.modified = &pair, info.ModTime()
+	return nil
+}
