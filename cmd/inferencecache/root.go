@@ -52,6 +52,7 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 	root.PersistentFlags().StringVar(&c.logLevel, "log-level", "info", "lowest level logged: debug, info, warn or error")
 	root.AddCommand(
 		c.newVersionCommand(),
+		c.newServerCommand(),
 		c.newSimEngineCommand(),
 	)
 	return root

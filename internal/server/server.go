@@ -55,11 +55,15 @@ type Server struct {
 // Addresses are where a started server listens.
 type Addresses struct{ GRPC, HTTP net.Addr }
 
-// New builds a server. It binds nothing yet.
+// ErrOptions marks options that no server can have.
+var ErrOptions = errors.New("invalid server options")
+
+// New builds a server. It binds nothing yet. Errors are ErrOptions or an
+// unreadable TLS key pair.
 func New(options Options) (*Server, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
-		return nil, fmt.Errorf("server options: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	credentials, err := transportCredentials(options)
 	if err != nil {

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/inferencecache/inference-cache/internal/ranking"
+	"github.com/inferencecache/inference-cache/internal/server"
+	"github.com/inferencecache/inference-cache/internal/standalone"
+)
+
+type serverOptions struct {
+	server    server.Options
+	knobs     ranking.Knobs
+	maxMemory string
+}
+
+func (c *cli) newServerCommand() *cobra.Command {
+	options := &serverOptions{knobs: ranking.DefaultKnobs()}
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Keep the index and answer lookups",
+		Long: `server takes in what publishers report, keeps the index of which replica holds
+which block, and answers LookupRoute. gRPC serves the index with health and
+reflection; HTTP serves /healthz, /readyz and /metrics.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runServer(cmd.Context(), options) },
+	}
+	options.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *serverOptions) addFlags(flags *pflag.FlagSet) {
+	s := &o.server
+	flags.StringVar(&s.GRPCAddress, "grpc-bind-address", ":9090", "address of gRPC; port 0 picks a free one")
+	flags.StringVar(&s.HTTPAddress, "http-bind-address", ":8080", "address of health, readiness and metrics")
+	flags.StringVar(&s.TLSCertFile, "tls-cert-file", "", "certificate for gRPC; read again when it changes")
+	flags.StringVar(&s.TLSKeyFile, "tls-key-file", "", "key of the certificate")
+	flags.IntVar(&s.MaxRecvBytes, "grpc-max-recv-bytes", 4<<20, "largest gRPC message taken")
+	flags.DurationVar(&s.KeepaliveTime, "grpc-keepalive-time", 30*time.Second, "idle time after which a connection is pinged")
+	flags.DurationVar(&s.ShutdownGrace, "shutdown-grace", 8*time.Second, "how long running calls may go on after a signal")
+	flags.DurationVar(&s.ReadyMaxWait, "ready-max-wait", 10*time.Second, "longest wait for publishers before /readyz says yes; 0 is not at all")
+	flags.IntVar(&s.BlockSize, "engine-block-size", 16, "tokens in a block where no publisher says")
+	o.addIndexFlags(flags)
+	o.addRankerFlags(flags)
+}
+
+func (o *serverOptions) addIndexFlags(flags *pflag.FlagSet) {
+	x := &o.server.Index
+	flags.StringVar(&o.maxMemory, "index-max-memory", "", "bound of the index's memory, such as 2GiB (default half of what the process may use, at most 8GiB)")
+	flags.Int64Var(&x.MaxMemberships, "index-max-entries", 0, "bound of memberships; 0 is none")
+	flags.DurationVar(&x.TTL, "index-ttl", 30*time.Minute, "life of an entry that is not reported again")
+	flags.DurationVar(&x.SweepInterval, "index-sweep-interval", time.Minute, "time between sweeps; they run at least once a second")
+	flags.IntVar(&x.MaxTenants, "index-max-tenants", 10_000, "bound of tenants")
+	flags.IntVar(&x.MaxPartitions, "index-max-partitions", 100_000, "bound of (tenant, model, scheme, adapter)")
+	flags.DurationVar(&x.ReplicaSilence, "replica-silence-timeout", time.Minute, "silence after which a replica that used to talk is left out; 0 is never")
+	flags.DurationVar(&x.AffinitySilence, "affinity-silence-timeout", 5*time.Second, "the same for affinity; 0 is never")
+	flags.IntVar(&o.server.IngestMaxKeys, "ingest-max-keys", 65_536, "most block keys in one update")
+	flags.BoolVar(&o.server.DiagnoseAdapter, "diagnose-adapter", false, "answer UNKNOWN_ADAPTER for an adapter nobody reported")
+	flags.DurationVar(&o.server.DiagnosticsGrace, "diagnostics-grace", 0, "how long after start the UNKNOWN_* codes are withheld")
+	m := &o.server.Metrics
+	flags.IntVar(&m.MaxModels, "metrics-max-models", 512, "most model names in metrics")
+	flags.IntVar(&m.MaxUnknownModels, "metrics-max-unknown-models", 64, "most model names in metrics that the index does not know")
+	flags.IntVar(&m.MaxTenants, "metrics-max-tenants", 1000, "most tenant names in metrics")
+}
+
+func (o *serverOptions) addRankerFlags(flags *pflag.FlagSet) {
+	k := &o.knobs
+	flags.Float32Var(&k.PressureWeight, "ranker-pressure-weight", k.PressureWeight, "how strongly pressure lowers a score")
+	flags.Int32Var(&k.SLOTightTTFTMillis, "ranker-slo-tight-ttft-ms", k.SLOTightTTFTMillis, "time to first token below which fresh entries are preferred; 0 is never")
+	flags.Float32Var(&k.SLOTightBias, "ranker-slo-tight-bias", k.SLOTightBias, "size of that preference; 0 is none")
+	flags.Float32Var(&k.TenantHotMinHitRate, "ranker-tenant-hot-min-hit-rate", k.TenantHotMinHitRate, "lowest hit rate of a tenant-hot replica")
+	flags.DurationVar(&k.TenantHotMaxAge, "ranker-tenant-hot-max-age", k.TenantHotMaxAge, "age at which a hit rate stops to count; 0 switches TENANT_HOT off")
+	flags.Float32Var(&k.TierWeightT2, "ranker-tier-weight-t2", k.TierWeightT2, "factor of matches in host memory")
+	flags.Float32Var(&k.TierWeightT3, "ranker-tier-weight-t3", k.TierWeightT3, "factor of matches on disk or remote")
+}
+
+func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
+	logger, err := c.logger()
+	if err != nil {
+		return err
+	}
+	options := o.server
+	options.Logger = logger
+	options.Ranking = &o.knobs
+	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
+	if o.maxMemory != "" {
+		size, err := standalone.ParseByteSize(o.maxMemory)
+		if err != nil {
+			return usagef("--index-max-memory: %w", err)
+		}
+		options.Index.MaxMemoryBytes = int64(size)
+	}
+	s, err := server.New(options)
+	switch {
+	case errors.Is(err, server.ErrOptions):
+		return &usageError{err}
+	case err != nil:
+		return err
+	}
+	return s.Run(ctx)
+}
+
+// zeroIsNever turns the flags' "0 switches it off" into the options' form.
+func zeroIsNever(durations ...*time.Duration) {
+	for _, d := range durations {
+		if *d == 0 {
+			*d = -1
+		}
+	}
+}
