@@ -7,6 +7,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -88,6 +90,11 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	}
 	options := o.server
 	options.Logger = logger
+	options.Registry = prometheus.NewRegistry()
+	options.Registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	options.Ranking = &o.knobs
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +76,8 @@ var emittedCodes = []codes.Code{
 	codes.Internal, codes.Unavailable, codes.Unauthenticated,
 }
 
+const otherCode = "other"
+
 func newProcessMetrics(f family) *processMetrics {
 	m := &processMetrics{
 		up:         f.gauge("server_up", "1 while serving."),
@@ -93,6 +96,7 @@ func newProcessMetrics(f family) *processMetrics {
 		for _, code := range emittedCodes {
 			m.requests.WithLabelValues(method, code.String())
 		}
+		m.requests.WithLabelValues(method, otherCode)
 	}
 	critical := f.histograms("index_critical_seconds", "Exclusive sections of the index.", fastBuckets, "op")
 	for _, op := range []string{"apply", "evict", "clear", "expire", "cap", "quota", "snapshot", "policy", otherLabel} {
@@ -114,5 +118,9 @@ func (m *processMetrics) observeCritical(op string, took time.Duration) {
 
 // finished counts a call by its code.
 func (m *processMetrics) finished(method string, code codes.Code) {
-	m.requests.WithLabelValues(method, code.String()).Inc()
+	label := otherCode
+	if slices.Contains(emittedCodes, code) {
+		label = code.String()
+	}
+	m.requests.WithLabelValues(method, label).Inc()
 }
