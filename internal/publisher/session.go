@@ -3,8 +3,10 @@
 package publisher
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/kvevents"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
@@ -49,47 +51,147 @@ type SessionConfig struct {
 // Session turns the batches of one engine rank into deltas and keeps the
 // mirror of what the engine holds. It does no I/O and reads no clock. It is
 // not safe for concurrent use.
+//
+// Sequences: next is the sequence to be applied next. While a replay is
+// pending, live batches are held and applied after it. live remembers the
+// last batch of this connection, recent the last batches applied; together
+// they tell duplicates, overlaps with a replay, gaps and restarts apart.
 type Session struct {
-	config SessionConfig
+	config  SessionConfig
+	decoder *kvevents.Decoder
+	mirror  *mirror
+	parked  parkingLot
+	out     opList
+	deltas  []*pb.SyncDelta
+
+	connected bool
+	hasNext   bool
+	next      uint64
+	// first is the sequence the mirror was built from.
+	first  uint64
+	live   mark
+	recent recentBatches
+	replay replayState
+	held   []heldBatch
+	// heldBytes is the sum of the payloads in held.
+	heldBytes int
+	// complete says that nothing is known to be missing from the mirror.
+	complete bool
+	// suspectUntil is when suspect blocks are forgotten, from slot suspectHand.
+	suspectUntil time.Time
+	suspectHand  uint32
+	restarts     []time.Time // at most the last three
+
+	engine   engineFacts
+	tally    tally
+	lastTime int64 // timestamp of the last delta, Unix microseconds
+
+	contents []uint64 // scratch
+	// observe sees the outcome of every event; nil outside tests.
+	observe func(outcome)
+}
+
+// mark is a batch by sequence and payload hash.
+type mark struct {
+	sequence, hash uint64
+	set            bool
+}
+
+// engineFacts is what was learned from this engine process.
+type engineFacts struct {
+	blockSize, otherBlockSize int
+	// sizeRefusals counts stores of another block size in a row.
+	sizeRefusals int
+	hashForm     string
+	// tierEvents says that an event outside engine memory was seen.
+	tierEvents bool
+	// dense says which cache groups cover every token.
+	dense map[int64]bool
 }
 
 // NewSession returns a session that has not been connected yet.
-func NewSession(config SessionConfig) *Session { return &Session{config: config} }
+func NewSession(config SessionConfig) *Session {
+	config = config.withDefaults()
+	s := &Session{
+		config:  config,
+		decoder: kvevents.NewDecoder(kvevents.Options{LoRAIDs: config.LoRAIDs}),
+		parked:  newParkingLot(config.ParkedBlocks),
+		tally:   newTally(),
+	}
+	s.mirror = newMirror(&s.out, config.Copies == CopiesOnce, config.MaxBlocks)
+	s.engine = s.freshFacts()
+	return s
+}
 
-// Connected tells that the event socket is up, for the first time or again.
-func (s *Session) Connected(now time.Time) Step { return Step{} }
+func (c SessionConfig) withDefaults() SessionConfig {
+	c.Scheme = cmp.Or(c.Scheme, "vllm")
+	c.MinBlockSize = cmp.Or(c.MinBlockSize, 2)
+	c.ParkedBlocks = cmp.Or(c.ParkedBlocks, 65536)
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 1<<24)
+	c.OnGap = cmp.Or(c.OnGap, GapSuspect)
+	c.HiddenIdentity = cmp.Or(c.HiddenIdentity, HiddenIdentityCount)
+	if c.Copies == CopiesByScheme {
+		c.Copies = CopiesEach
+		switch c.Scheme {
+		case "sglang", "tensorrt-llm", "mooncake":
+			c.Copies = CopiesOnce
+		}
+	}
+	return c
+}
 
-// Disconnected tells that the event socket is down.
-func (s *Session) Disconnected(now time.Time) {}
-
-// Live takes a batch from the event socket. The session may keep payload.
-func (s *Session) Live(sequence uint64, payload []byte, now time.Time) Step { return Step{} }
-
-// Replayed takes a batch of the replay that the last Step asked for.
-func (s *Session) Replayed(sequence uint64, payload []byte, now time.Time) Step { return Step{} }
-
-// ReplayDone ends that replay. Batches held back meanwhile are applied.
-func (s *Session) ReplayDone(result ReplayResult, now time.Time) Step { return Step{} }
-
-// BadFrame counts a message that kvevents could not split into frames.
-func (s *Session) BadFrame() {}
+func (s *Session) freshFacts() engineFacts {
+	return engineFacts{blockSize: s.config.BlockSize, dense: map[int64]bool{}}
+}
 
 // LearnBlockSize takes the size the engine states elsewhere. It has no effect
 // once a size is known.
-func (s *Session) LearnBlockSize(tokens int) {}
+func (s *Session) LearnBlockSize(tokens int) {
+	if s.engine.blockSize == 0 && tokens >= s.config.MinBlockSize {
+		s.engine.blockSize = tokens
+	}
+}
+
+// BadFrame counts a message that kvevents could not split into frames.
+func (s *Session) BadFrame() {
+	s.tally.received++
+	s.tally.skipped[kvevents.ReasonBadFrame]++
+}
+
+// Reset drops all that is known of the engine, for a cause that its events do
+// not show, and rebuilds it from a replay if there is one.
+func (s *Session) Reset(cause ResetCause, now time.Time) Step {
+	s.drop(cause, now)
+	if s.connected && s.canReplay() {
+		return s.askReplay(replayAll, 0, cause, now)
+	}
+	return s.step(cause)
+}
 
 // Snapshot yields everything reported to servers, parents before children,
 // until yield returns false. Runs may be kept.
-func (s *Session) Snapshot(yield func(*pb.StoredRun) bool) {}
+func (s *Session) Snapshot(yield func(*pb.StoredRun) bool) { s.mirror.snapshot(yield) }
 
 // BlockSize returns the tokens per block; 0 is unknown.
-func (s *Session) BlockSize() int { return 0 }
+func (s *Session) BlockSize() int { return s.engine.blockSize }
 
 // ViewComplete returns whether the mirror is known to equal the engine.
-func (s *Session) ViewComplete() bool { return false }
+func (s *Session) ViewComplete() bool { return s.view() == ViewComplete }
 
 // ResidentBlocks returns how many blocks Snapshot yields.
-func (s *Session) ResidentBlocks() int { return 0 }
+func (s *Session) ResidentBlocks() int { return s.mirror.reported }
 
-// Status reports counters and state.
-func (s *Session) Status() Status { return Status{} }
+// step hands out the deltas collected since the last one.
+func (s *Session) step(reset ResetCause) Step {
+	deltas := s.deltas
+	s.deltas = nil
+	return Step{Deltas: deltas, Reset: reset}
+}
+
+// flush turns the collected ops into one delta.
+func (s *Session) flush(micros int64) {
+	s.lastTime = max(s.lastTime, micros)
+	if ops := s.out.take(); len(ops) > 0 {
+		s.deltas = append(s.deltas, &pb.SyncDelta{TimestampUs: s.lastTime, Ops: ops})
+	}
+}
