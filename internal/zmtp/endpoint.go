@@ -106,7 +106,9 @@ func Dial(ctx context.Context, endpoint string, opts Options) (*Conn, error) {
 	if e.Network == "tcp" && (e.Host == "" || e.Port == 0) {
 		return nil, fmt.Errorf("zmtp: dial %s: a wildcard can only be listened on", endpoint)
 	}
-	nc, err := opts.Dial(ctx, e.Network, e.address())
+	connecting, cancel := context.WithTimeout(ctx, opts.HandshakeTimeout)
+	defer cancel()
+	nc, err := opts.Dial(connecting, e.Network, e.address())
 	if err != nil {
 		return nil, fmt.Errorf("zmtp: %w", err)
 	}

@@ -49,7 +49,8 @@ type Options struct {
 	MaxMessageBytes int64
 	// MaxFrames limits the frames of one message. Default 64.
 	MaxFrames int
-	// HandshakeTimeout limits greeting and READY together. Default 5 s.
+	// HandshakeTimeout limits connecting, and greeting and READY together,
+	// each. Default 5 s.
 	HandshakeTimeout time.Duration
 	// HeartbeatInterval is the time between PINGs to a peer that speaks 3.1;
 	// older peers are watched by TCP keep-alive alone. Default 5 s, negative
