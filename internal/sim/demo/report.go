@@ -127,7 +127,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintln(table)
 	}
-	row("", func(p Phase) string { return title(p.Policy) })
+	row("", func(p Phase) string { return Title(p.Policy) })
 	row("blocks reused", func(p Phase) string { return thousands(p.ReusedBlocks) })
 	row("of "+thousands(r.OracleReusedBlocks)+" reusable", func(p Phase) string { return fmt.Sprintf("%.1f %%", 100*p.ReusedOfOracle) })
 	row("prompt tokens computed", func(p Phase) string { return thousands(p.ComputedTokens) })
@@ -149,10 +149,10 @@ func (r *Report) WriteText(w io.Writer) error {
 func (r *Report) writeNotes(out io.Writer) {
 	for _, phase := range r.Phases {
 		if phase.Failed > 0 {
-			fmt.Fprintf(out, "\n%s: %d requests failed, the first with: %s\n", title(phase.Policy), phase.Failed, phase.FirstFailure)
+			fmt.Fprintf(out, "\n%s: %d requests failed, the first with: %s\n", Title(phase.Policy), phase.Failed, phase.FirstFailure)
 		}
 		if !phase.UsageTokensMatch {
-			fmt.Fprintf(out, "\n%s: the usage of the answers does not add up to the engines' counters.\n", title(phase.Policy))
+			fmt.Fprintf(out, "\n%s: the usage of the answers does not add up to the engines' counters.\n", Title(phase.Policy))
 		}
 	}
 	if len(r.Examples) > 0 {
@@ -166,7 +166,8 @@ func (r *Report) writeNotes(out io.Writer) {
 	}
 }
 
-func title(policy string) string {
+// Title is how people call a policy.
+func Title(policy string) string {
 	switch policy {
 	case RoundRobin:
 		return "round robin"

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
 	"github.com/inferencecache/inference-cache/internal/sim/tinymodel"
 	"github.com/inferencecache/inference-cache/internal/sim/workload"
+	"github.com/inferencecache/inference-cache/pkg/fingerprint"
 )
 
 // Arrivals turns a workload into arrivals whose answers are those of engines
@@ -77,16 +77,11 @@ func MaxOverMean(counts []int) float64 {
 // earlier request or its answer had: what one engine without limits of memory
 // and speed would reuse. At least one token of a prompt is always computed.
 func SeenBefore(arrivals []Arrival, blockSize int) int {
-	chainer := blockhash.SGLang{}
-	seen := make(map[blockhash.Digest]bool)
+	seen := make(map[uint64]bool)
 	total := 0
+	var keys []uint64
 	for _, arrival := range arrivals {
-		digests := chain(chainer, arrival.Prompt, blockSize)
-		run := 0
-		for run < len(digests) && seen[digests[run]] {
-			run++
-		}
-		total += min(run, (len(arrival.Prompt)-1)/blockSize) * blockSize
+		root := fingerprint.SaltParent(arrival.Identity.Salt + "\n" + arrival.Identity.Adapter)
 		whole := slices.Clone(arrival.Prompt)
 		for i := range arrival.MaxTokens - 1 { // the last token is never computed
 			token, end := arrival.Sample(i)
@@ -95,19 +90,15 @@ func SeenBefore(arrivals []Arrival, blockSize int) int {
 			}
 			whole = append(whole, token)
 		}
-		for _, digest := range chain(chainer, whole, blockSize) {
-			seen[digest] = true
+		keys = fingerprint.Append(keys[:0], root, whole, blockSize)
+		run, limit := 0, (len(arrival.Prompt)-1)/blockSize
+		for run < limit && seen[keys[run]] {
+			run++
+		}
+		total += run * blockSize
+		for _, key := range keys {
+			seen[key] = true
 		}
 	}
 	return total
-}
-
-func chain(chainer blockhash.Chainer, tokens []uint32, blockSize int) []blockhash.Digest {
-	var digests []blockhash.Digest
-	var parent blockhash.Digest
-	for index := 0; (index+1)*blockSize <= len(tokens); index++ {
-		parent = chainer.Next(parent, index, tokens[index*blockSize:][:blockSize], blockhash.Identity{})
-		digests = append(digests, parent)
-	}
-	return digests
 }

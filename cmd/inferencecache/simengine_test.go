@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// startSimEngine runs the command until its stdin or context ends.
+func startSimEngine(t *testing.T, ctx context.Context, stdin io.Reader) (simEngineAddresses, <-chan int) {
+	t.Helper()
+	stdout, stdoutWriter := io.Pipe()
+	c := &cli{stdin: stdin, stdout: stdoutWriter, stderr: io.Discard}
+	done := make(chan int, 1)
+	go func() {
+		done <- c.run(ctx, []string{
+			"sim-engine", "--listen", "127.0.0.1:0", "--events", "tcp://127.0.0.1:*", "--replay", "tcp://127.0.0.1:*",
+			"--print-addresses", "--exit-with-stdin", "--decode-step", "1ms",
+		})
+		_ = stdoutWriter.Close()
+	}()
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addresses simEngineAddresses
+	if err := json.Unmarshal(line, &addresses); err != nil {
+		t.Fatal(err)
+	}
+	return addresses, done
+}
+
+func TestSimEngineEnds(t *testing.T) {
+	cases := map[string]func(closeStdin, cancel func()){
+		"with its parent's pipe": func(closeStdin, _ func()) { closeStdin() },
+		"with a signal":          func(_, cancel func()) { cancel() },
+	}
+	for name, end := range cases {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stdin, stdinWriter := io.Pipe()
+			defer stdinWriter.Close()
+			addresses, done := startSimEngine(t, ctx, stdin)
+			// An open stream must not keep the command alive.
+			response, err := http.Post(addresses.HTTP+"/v1/completions", "application/json",
+				strings.NewReader(`{"prompt":"hi","max_tokens":60000,"ignore_eos":true,"stream":true}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			end(func() { _ = stdinWriter.Close() }, cancel)
+			if code := <-done; code != exitOK {
+				t.Errorf("exit code %d, want %d", code, exitOK)
+			}
+			if rest, _ := io.ReadAll(response.Body); bytes.Contains(rest, []byte("[DONE]")) {
+				t.Error("the stream ended as if it were complete")
+			}
+		})
+	}
+}
+
+func TestSimEngineUsage(t *testing.T) {
+	cases := map[string][]string{
+		"an unknown runtime":     {"--runtime", "other"},
+		"an unknown event shape": {"--event-shape", "other"},
+		"an argument":            {"argument"},
+	}
+	for name, arguments := range cases {
+		t.Run(name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			c := &cli{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr}
+			if code := c.run(t.Context(), append([]string{"sim-engine"}, arguments...)); code != exitUsage {
+				t.Errorf("exit code %d, want %d: %s", code, exitUsage, &stderr)
+			}
+		})
+	}
+}
