@@ -29,8 +29,12 @@ type fleet struct {
 }
 
 func newFleet(change ...func(*lookup.Options)) *fleet {
+	return newFleetOver(index.Config{ReservedTenant: policy.ReservedTenant}, change...)
+}
+
+func newFleetOver(config index.Config, change ...func(*lookup.Options)) *fleet {
 	f := &fleet{
-		index:    index.New(index.Config{ReservedTenant: policy.ReservedTenant}),
+		index:    index.New(config),
 		policies: policy.NewStore(0),
 		now:      testNow,
 	}
@@ -165,9 +169,3 @@ func names(scores []lookup.Score) string {
 }
 
 func ptr[T any](v T) *T { return &v }
-
-// floors off, everything else as without a policy.
-func noFloors() policy.Declared {
-	return policy.Declared{RoutingFloorScore: ptr(float32(0))}
-}
-
