@@ -86,6 +86,7 @@ type Stats struct {
 	WaitingTokens    int // gauge, known tokens of waiting requests
 
 	CapacityBlocks, UsedBlocks, CachedBlocks int // gauges
+	CachedKeys                               int // gauge, copies counted once
 
 	QueriedTokens   int64 // prompt tokens looked up in the cache
 	HitTokens       int64 // of those, found
@@ -104,6 +105,7 @@ func (a Stats) Plus(b Stats) Stats {
 		CapacityBlocks:  a.CapacityBlocks + b.CapacityBlocks,
 		UsedBlocks:      a.UsedBlocks + b.UsedBlocks,
 		CachedBlocks:    a.CachedBlocks + b.CachedBlocks,
+		CachedKeys:      a.CachedKeys + b.CachedKeys,
 		QueriedTokens:   a.QueriedTokens + b.QueriedTokens,
 		HitTokens:       a.HitTokens + b.HitTokens,
 		PrefilledTokens: a.PrefilledTokens + b.PrefilledTokens,
@@ -132,7 +134,7 @@ func (s *Scheduler) Stats() Stats {
 	stats := s.stats
 	stats.Waiting, stats.Running = len(s.waiting), len(s.running)
 	stats.CapacityBlocks, stats.UsedBlocks = s.pool.Capacity(), s.pool.Used()
-	stats.CachedBlocks = s.pool.Cached()
+	stats.CachedBlocks, stats.CachedKeys = s.pool.Cached(), s.pool.Keys()
 	for _, r := range s.waiting {
 		stats.WaitingTokens += len(r.tokens)
 	}
