@@ -21,6 +21,9 @@ type Options struct {
 	GRPCAddress string
 	// HTTPAddress serves health, readiness and metrics; default ":8080".
 	HTTPAddress string
+	// WithoutHTTP leaves HTTP to the process the server runs in; default
+	// false. Readiness and the registry hold what HTTP would show.
+	WithoutHTTP bool
 	// TLSCertFile and TLSKeyFile switch TLS on for gRPC; default off. Both
 	// or neither.
 	TLSCertFile, TLSKeyFile string

@@ -52,8 +52,15 @@ type Server struct {
 	addresses Addresses // guarded by mu
 }
 
-// Addresses are where a started server listens.
+// Addresses are where a started server listens. HTTP is nil without it.
 type Addresses struct{ GRPC, HTTP net.Addr }
+
+func (a Addresses) httpText() string {
+	if a.HTTP == nil {
+		return "none"
+	}
+	return a.HTTP.String()
+}
 
 // ErrOptions marks options that no server can have.
 var ErrOptions = errors.New("invalid server options")
@@ -137,10 +144,16 @@ func (s *Server) CacheSync() pb.CacheSyncServer { return s.sync }
 
 // BlockSize returns the tokens of a block in a scope.
 func (s *Server) BlockSize(scope index.Scope) int {
-	if size, ok := s.sync.BlockSize(scope); ok {
+	if size, ok := s.LearnedBlockSize(scope); ok {
 		return size
 	}
 	return s.options.BlockSize
+}
+
+// LearnedBlockSize returns the tokens of a block as all publishers of a scope
+// state them; false when none did or they disagree.
+func (s *Server) LearnedBlockSize(scope index.Scope) (tokens int, known bool) {
+	return s.sync.BlockSize(scope)
 }
 
 // Addresses returns where the server listens; empty before Start.
@@ -162,20 +175,24 @@ func (s *Server) Start() error {
 	if err != nil {
 		return fmt.Errorf("listen for gRPC: %w", err)
 	}
-	httpListener, err := net.Listen("tcp", s.options.HTTPAddress)
-	if err != nil {
-		return errors.Join(fmt.Errorf("listen for HTTP: %w", err), grpcListener.Close())
+	s.addresses = Addresses{GRPC: grpcListener.Addr()}
+	if !s.options.WithoutHTTP {
+		httpListener, err := net.Listen("tcp", s.options.HTTPAddress)
+		if err != nil {
+			s.addresses = Addresses{}
+			return errors.Join(fmt.Errorf("listen for HTTP: %w", err), grpcListener.Close())
+		}
+		s.addresses.HTTP = httpListener.Addr()
+		s.tasks.Go(func() { s.serve("HTTP", s.http.Serve(httpListener)) })
 	}
 	s.startedAt = s.options.Now()
-	s.addresses = Addresses{GRPC: grpcListener.Addr(), HTTP: httpListener.Addr()}
 
 	tasks, end := context.WithCancel(context.Background())
 	s.endTasks = end
 	s.tasks.Go(func() { s.maintain(tasks) })
 	s.tasks.Go(func() { s.serve("gRPC", s.grpc.Serve(grpcListener)) })
-	s.tasks.Go(func() { s.serve("HTTP", s.http.Serve(httpListener)) })
 	s.process.up.Set(1)
-	s.logger.Info("serving", "grpc", s.addresses.GRPC.String(), "http", s.addresses.HTTP.String(),
+	s.logger.Info("serving", "grpc", s.addresses.GRPC.String(), "http", s.addresses.httpText(),
 		"tls", s.options.TLSCertFile != "")
 	return nil
 }
