@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -89,4 +90,15 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
 	}
 	return usagef("%s takes no arguments, got %q", cmd.CommandPath(), args[0])
+}
+
+// untilStdinCloses returns a context that also ends when standard input does,
+// so that a child process never outlives its parent.
+func (c *cli) untilStdinCloses(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, c.stdin)
+		cancel()
+	}()
+	return ctx
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"strings"
 	"time"
 
@@ -99,17 +98,12 @@ func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error
 	if err := config.Validate(); err != nil {
 		return usagef("%v", err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	running, err := engine.Start(context.WithoutCancel(ctx), config)
 	if err != nil {
 		return err
 	}
 	if options.exitWithStdin {
-		go func() {
-			_, _ = io.Copy(io.Discard, c.stdin) // ends with the parent
-			cancel()
-		}()
+		ctx = c.untilStdinCloses(ctx)
 	}
 	addresses := simEngineAddresses{HTTP: running.URL(), Events: running.EventsEndpoint(), Replay: running.ReplayEndpoint()}
 	logger.Info("simulated engine serves", "http", addresses.HTTP, "events", addresses.Events, "replay", addresses.Replay)

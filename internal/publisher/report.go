@@ -18,6 +18,9 @@ type EngineStatus struct {
 	Streams                      []StreamStatus
 	Ranks                        []RankStatus
 	Load                         LoadStatus
+	// AskError is why the engine has not told its models yet; empty if it
+	// has.
+	AskError string
 }
 
 // StreamStatus is one event socket.
@@ -57,6 +60,20 @@ func (s EngineStatus) Ready() bool {
 	return true
 }
 
+// Settled returns whether the engine was reached or refused on every socket
+// and no replay runs, so that waiting longer promises nothing.
+func (s EngineStatus) Settled() bool {
+	if len(s.Streams) == 0 {
+		return s.AskError != ""
+	}
+	for _, stream := range s.Streams {
+		if !stream.Connected && stream.LastError == "" {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(s.Ranks, func(r RankStatus) bool { return r.Session.ReplayPending })
+}
+
 // Status reports everything known, ranks and streams in rank order.
 func (p *Publisher) Status() EngineStatus {
 	p.mu.Lock()
@@ -66,6 +83,8 @@ func (p *Publisher) Status() EngineStatus {
 		Scheme:  p.config.Scheme,
 		Replica: p.config.Replica,
 		Load:    p.load,
+
+		AskError: p.askError,
 	}
 	streams, replicas := slices.Clone(p.streams), slices.Clone(p.ranks)
 	p.mu.Unlock()

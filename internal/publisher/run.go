@@ -37,6 +37,9 @@ type Publisher struct {
 	ranks   []*engineRank
 	reports []*report // those whose hubs run, old names included
 	load    LoadStatus
+	// askError is why the engine has not told its models; empty if it has or
+	// was not asked yet.
+	askError string
 }
 
 // New checks the configuration. Run starts the work.
@@ -131,6 +134,11 @@ func (p *Publisher) discover(ctx context.Context) (found engines.Discovery, ok b
 			p.learn(found)
 			return found, true
 		}
+		if ctx.Err() == nil {
+			p.mu.Lock()
+			p.askError = err.Error()
+			p.mu.Unlock()
+		}
 		if ctx.Err() == nil && waiting.due(time.Now()) {
 			p.deps.Logger.Warn("waiting for the engine to tell its models", "error", err)
 		}
@@ -145,7 +153,7 @@ func (p *Publisher) learn(found engines.Discovery) {
 	if p.model == "" {
 		p.model = found.BaseModel()
 	}
-	p.loRA, p.block = found.LoRA, found.BlockSize
+	p.loRA, p.block, p.askError = found.LoRA, found.BlockSize, ""
 	replicas := slices.Clone(p.ranks)
 	p.mu.Unlock()
 	for _, r := range replicas {
