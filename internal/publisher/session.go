@@ -68,11 +68,13 @@ type Session struct {
 	hasNext   bool
 	next      uint64
 	// first is the sequence the mirror was built from.
-	first  uint64
-	live   mark
-	recent recentBatches
-	replay replayState
-	held   []heldBatch
+	first uint64
+	// gapBefore is the batch that showed the last gap.
+	gapBefore uint64
+	live      mark
+	recent    recentBatches
+	replay    replayState
+	held      []heldBatch
 	// heldBytes is the sum of the payloads in held.
 	heldBytes int
 	// complete says that nothing is known to be missing from the mirror.

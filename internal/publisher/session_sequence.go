@@ -90,7 +90,7 @@ func (s *Session) advance(batch heldBatch, held bool, now time.Time) Step {
 		}
 		return s.step(ResetNone)
 	case batch.sequence > s.next:
-		s.tally.gaps++
+		s.countGap(batch.sequence)
 		if s.mayFill(held) {
 			s.hold(batch)
 			return s.askReplay(replayFill, s.next, ResetNone, now)
@@ -104,6 +104,15 @@ func (s *Session) advance(batch heldBatch, held bool, now time.Time) Step {
 		return s.askReplay(replayRebuild, 0, ResetNone, now)
 	}
 	return s.step(ResetNone)
+}
+
+// countGap counts a gap once, although a batch that waited for a replay may
+// show it again.
+func (s *Session) countGap(before uint64) {
+	if s.gapBefore != before {
+		s.tally.gaps++
+	}
+	s.gapBefore = before
 }
 
 // begin starts counting at a sequence. Only one that starts at 0 is known to
@@ -172,6 +181,7 @@ func (s *Session) drop(cause ResetCause, now time.Time) {
 	s.dropParked()
 	s.clearMirror()
 	s.hasNext, s.next, s.first, s.complete = false, 0, 0, false
+	s.gapBefore = 0
 	s.recent = recentBatches{}
 	s.replay.kind = replayNone
 	s.releaseHeld()
