@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import "github.com/inferencecache/inference-cache/internal/policy"
+
+// SetPolicies puts policies in force, as a push by the controller would.
+func (s *Server) SetPolicies(policies []policy.Declared, quotas []policy.Quota) {
+	s.index.SetRules(s.policies.Replace(policies, quotas).Rules())
+}
