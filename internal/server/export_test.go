@@ -2,9 +2,16 @@
 
 package server
 
-import "github.com/inferencecache/inference-cache/internal/policy"
+import (
+	"context"
+
+	"github.com/inferencecache/inference-cache/internal/policy"
+)
 
 // SetPolicies puts policies in force, as a push by the controller would.
 func (s *Server) SetPolicies(policies []policy.Declared, quotas []policy.Quota) {
 	s.index.SetRules(s.policies.Replace(policies, quotas).Rules())
 }
+
+// Sweep runs the index's maintenance now.
+func (s *Server) Sweep() { s.sweep(context.Background()) }

@@ -77,10 +77,7 @@ func TestLookupIsCountedOnce(t *testing.T) {
 		update.TenantId = "demanding"
 		return update
 	}())
-	h.server.SetPolicies([]policy.Declared{
-		{Namespace: "demanding", RequireChain: ptr(true)},
-		{Namespace: "hurried", LookupTimeoutMillis: 1},
-	}, nil)
+	h.server.SetPolicies([]policy.Declared{{Namespace: "demanding", RequireChain: ptr(true)}}, nil)
 	exact := func(change func(*pb.LookupRouteRequest)) *pb.LookupRouteRequest {
 		request := &pb.LookupRouteRequest{ModelId: "m", TenantId: "team", HashScheme: "vllm", PrefixHash: hash('q')}
 		change(request)
