@@ -21,11 +21,10 @@ type mirror struct {
 	maxBlocks int
 
 	pages  []*page
-	used   uint32 // slots ever handed out
-	free   uint32 // first free slot + 1, linked by nextHash
-	hand   uint32 // where eviction continues
-	byHash map[uint64]uint32
-	byKey  map[uint64]uint32
+	used   uint32       // slots ever handed out
+	free   uint32       // first free slot + 1, linked like blocks by hash
+	hand   uint32       // where eviction continues
+	tables [2]slotTable // by axis
 
 	adapters   []string
 	adapterIDs map[string]uint16
@@ -51,9 +50,8 @@ type block struct {
 	parentKey uint64
 	// salt tells blocks apart whose engine hash ignores it; 0 is none.
 	salt uint64
-	// nextHash and nextKey are slot + 1 of the next block with the same hash
-	// or key.
-	nextHash, nextKey uint32
+	// links are slot + 1 of the next block with the same hash or key, by axis.
+	links [2]uint32
 	// tokens counts the whole prefix.
 	tokens  int32
 	group   int32
@@ -69,6 +67,8 @@ const (
 	flagParent
 	flagSuspect
 	flagWithdrawn
+	// flagShared marks that the key has, or had, another block.
+	flagShared
 	// flagAssumed marks a T2 copy nobody announced.
 	flagAssumed
 )
@@ -119,8 +119,7 @@ func newMirror(out *opList, once bool, maxBlocks int) *mirror {
 func (m *mirror) reset() {
 	*m = mirror{
 		out: m.out, once: m.once, maxBlocks: m.maxBlocks,
-		byHash: map[uint64]uint32{}, byKey: map[uint64]uint32{},
-		adapterIDs: map[string]uint16{},
+		tables: [2]slotTable{newSlotTable(), newSlotTable()}, adapterIDs: map[string]uint16{},
 	}
 }
 
@@ -145,28 +144,41 @@ func (m *mirror) adapterID(name string) (id uint16, ok bool) {
 // find returns a block with this hash, adapter and salt, in any group. other
 // reports that the hash is known under another adapter.
 func (m *mirror) find(hash, salt uint64, adapter uint16) (found *block, other bool) {
-	for slot := m.byHash[hash]; slot != 0; {
+	for slot := m.head(byHash, hash); slot != 0; {
 		b := m.at(slot - 1)
 		if b.adapter == adapter && b.salt == salt {
 			return b, false
 		}
 		other = other || b.adapter != adapter
-		slot = b.nextHash
+		slot = *b.next(byHash)
 	}
 	return nil, other
 }
 
-// add gives a block one more copy in a tier, creating it when needed.
-func (m *mirror) add(id identity, at place, tier kvevents.Tier, withdrawn bool) {
-	m.dropContradictions(id, at.key)
-	b := m.exact(id)
-	if b == nil {
+// add gives a block one more copy in a tier, creating it when needed. Blocks
+// whose hash now stands for other content are forgotten: they are left over
+// from removals that never arrived.
+func (m *mirror) add(id identity, at place, tier kvevents.Tier, withdrawn bool) *block {
+	var found *block
+	for slot := m.head(byHash, id.hash); slot != 0; {
+		b := m.at(slot - 1)
+		next := *b.next(byHash)
+		switch {
+		case b.key == at.key && b.identity() == id:
+			found = b
+		case b.key != at.key && b.adapter == id.adapter && b.salt == id.salt:
+			m.drop(slot - 1)
+		}
+		slot = next
+	}
+	if found == nil {
 		if m.live >= m.maxBlocks {
 			m.evictOne()
 		}
-		b = m.create(id, at, withdrawn)
+		found = m.create(id, at, withdrawn)
 	}
-	m.announce(b, tier)
+	m.announce(found, tier)
+	return found
 }
 
 func (m *mirror) announce(b *block, tier kvevents.Tier) {
@@ -178,33 +190,8 @@ func (m *mirror) announce(b *block, tier kvevents.Tier) {
 	})
 }
 
-// exact returns the block with this identity.
-func (m *mirror) exact(id identity) *block {
-	for slot := m.byHash[id.hash]; slot != 0; {
-		b := m.at(slot - 1)
-		if b.identity() == id {
-			return b
-		}
-		slot = b.nextHash
-	}
-	return nil
-}
-
 func (b *block) identity() identity {
 	return identity{hash: b.hash, salt: b.salt, group: b.group, adapter: b.adapter}
-}
-
-// dropContradictions forgets blocks whose hash now stands for other content:
-// they are left over from removals that never arrived.
-func (m *mirror) dropContradictions(id identity, key uint64) {
-	for slot := m.byHash[id.hash]; slot != 0; {
-		b := m.at(slot - 1)
-		next := b.nextHash
-		if b.key != key && b.adapter == id.adapter && b.salt == id.salt {
-			m.drop(slot - 1)
-		}
-		slot = next
-	}
 }
 
 // copyTier gives every block of a known hash one more copy in a tier. A group
@@ -212,14 +199,14 @@ func (m *mirror) dropContradictions(id identity, key uint64) {
 func (m *mirror) copyTier(hash uint64, group int32, tier kvevents.Tier) (known bool) {
 	var source *block
 	inGroup := false
-	for slot := m.byHash[hash]; slot != 0; {
+	for slot := m.head(byHash, hash); slot != 0; {
 		b := m.at(slot - 1)
 		source = b
 		if b.group == group {
 			inGroup = true
 			m.announce(b, tier)
 		}
-		slot = b.nextHash
+		slot = *b.next(byHash)
 	}
 	if source == nil {
 		return false
@@ -237,9 +224,9 @@ func (m *mirror) copyTier(hash uint64, group int32, tier kvevents.Tier) (known b
 // remove takes one copy from a tier, in one group or in any. It reports false
 // when there was none. assume leaves a copy in T2 instead of nothing.
 func (m *mirror) remove(hash uint64, group int32, anyGroup bool, tier kvevents.Tier, assume bool) (known bool) {
-	for slot := m.byHash[hash]; slot != 0; {
+	for slot := m.head(byHash, hash); slot != 0; {
 		b := m.at(slot - 1)
-		next := b.nextHash
+		next := *b.next(byHash)
 		if (anyGroup || b.group == group) && b.copies[tier-1] > 0 {
 			known = true
 			m.change(b, func() { m.takeCopy(b, tier, assume) })
@@ -284,10 +271,14 @@ func (m *mirror) create(id identity, at place, withdrawn bool) *block {
 	b := m.at(slot)
 	*b = block{
 		hash: id.hash, salt: id.salt, group: id.group, adapter: id.adapter,
-		key: at.key, parentKey: at.parentKey, tokens: at.tokens,
-		nextHash: m.byHash[id.hash], nextKey: m.byKey[at.key], flags: flagHeld,
+		key: at.key, parentKey: at.parentKey, tokens: at.tokens, flags: flagHeld,
 	}
-	m.byHash[id.hash], m.byKey[at.key] = slot+1, slot+1
+	m.link(byHash, slot)
+	if m.link(byKey, slot) {
+		for other := slot + 1; other != 0; other = *m.at(other - 1).next(byKey) {
+			m.at(other - 1).flags |= flagShared
+		}
+	}
 	if at.hasParent {
 		b.flags |= flagParent
 	}
@@ -302,7 +293,7 @@ func (m *mirror) create(id identity, at place, withdrawn bool) *block {
 func (m *mirror) allocate() (slot uint32) {
 	if m.free != 0 {
 		slot = m.free - 1
-		m.free = m.at(slot).nextHash
+		m.free = *m.at(slot).next(byHash)
 		return slot
 	}
 	if m.used&(pageSlots-1) == 0 {
@@ -329,8 +320,8 @@ func (m *mirror) drop(slot uint32) {
 // release unlinks a block without copies.
 func (m *mirror) release(slot uint32) {
 	b := m.at(slot)
-	m.unlink(m.byHash, b.hash, slot, func(b *block) *uint32 { return &b.nextHash })
-	m.unlink(m.byKey, b.key, slot, func(b *block) *uint32 { return &b.nextKey })
+	m.unlink(byHash, slot)
+	m.unlink(byKey, slot)
 	m.live--
 	if b.flags&flagSuspect != 0 {
 		m.suspects--
@@ -338,27 +329,6 @@ func (m *mirror) release(slot uint32) {
 	if b.flags&flagWithdrawn != 0 {
 		m.withdrawn--
 	}
-	*b = block{nextHash: m.free}
+	*b = block{links: [2]uint32{byHash: m.free}}
 	m.free = slot + 1
-}
-
-func (m *mirror) unlink(heads map[uint64]uint32, value uint64, slot uint32, next func(*block) *uint32) {
-	after := *next(m.at(slot))
-	head := heads[value]
-	if head == slot+1 {
-		if after == 0 {
-			delete(heads, value)
-		} else {
-			heads[value] = after
-		}
-		return
-	}
-	for head != 0 {
-		link := next(m.at(head - 1))
-		if *link == slot+1 {
-			*link = after
-			return
-		}
-		head = *link
-	}
 }

@@ -8,35 +8,42 @@ import (
 
 // change runs a change of one block and reports what it means for its node.
 func (m *mirror) change(b *block, apply func()) {
-	n := node{b.adapter, b.key}
-	before := m.reportedTier(n)
+	before := m.reportedTier(b)
 	apply()
-	after := m.reportedTier(n)
+	after := m.reportedTier(b)
 	if before == after {
 		return
 	}
+	adapter := m.adapters[b.adapter]
 	if after == kvevents.TierNone {
 		m.reported--
-		m.out.removed(m.adapters[n.adapter], n.key)
+		m.out.removed(adapter, b.key)
 		return
 	}
 	if before == kvevents.TierNone {
 		m.reported++
 	}
-	m.out.stored(m.adapters[n.adapter], after, n.key, b.tokens)
+	m.out.stored(adapter, after, b.key, b.tokens)
 }
 
-// reportedTier returns the warmest tier among a node's credited blocks.
-func (m *mirror) reportedTier(n node) kvevents.Tier {
+// reportedTier returns the warmest tier among the credited blocks of a block's
+// node.
+func (m *mirror) reportedTier(b *block) kvevents.Tier {
 	best := kvevents.TierNone
-	for slot := m.byKey[n.key]; slot != 0; {
-		b := m.at(slot - 1)
-		if b.adapter == n.adapter && b.credited() {
-			if tier := b.tier(); tier != kvevents.TierNone && (best == kvevents.TierNone || tier < best) {
+	if b.flags&flagShared == 0 {
+		if b.credited() {
+			best = b.tier()
+		}
+		return best
+	}
+	for slot := m.head(byKey, b.key); slot != 0; {
+		other := m.at(slot - 1)
+		if other.adapter == b.adapter && other.credited() {
+			if tier := other.tier(); tier != kvevents.TierNone && (best == kvevents.TierNone || tier < best) {
 				best = tier
 			}
 		}
-		slot = b.nextKey
+		slot = *other.next(byKey)
 	}
 	return best
 }
@@ -122,15 +129,19 @@ func (m *mirror) evictOne() {
 	}
 }
 
-// otherHash reports whether the node is held in engine memory under another
-// hash than this one: something the events do not show tells the two apart.
-func (m *mirror) otherHash(n node, hash uint64) bool {
-	for slot := m.byKey[n.key]; slot != 0; {
-		b := m.at(slot - 1)
-		if b.adapter == n.adapter && b.hash != hash && b.copies[kvevents.TierT1-1] > 0 && b.flags&flagSuspect == 0 {
+// otherHash reports whether a block's node is held in engine memory under
+// another hash too: something the events do not show tells the two apart.
+func (m *mirror) otherHash(b *block) bool {
+	if b.flags&flagShared == 0 {
+		return false
+	}
+	for slot := m.head(byKey, b.key); slot != 0; {
+		other := m.at(slot - 1)
+		if other.adapter == b.adapter && other.hash != b.hash &&
+			other.copies[kvevents.TierT1-1] > 0 && other.flags&flagSuspect == 0 {
 			return true
 		}
-		slot = b.nextKey
+		slot = *other.next(byKey)
 	}
 	return false
 }

@@ -30,8 +30,7 @@ func (m *mirror) snapshot(yield func(*pb.StoredRun) bool) {
 		}
 		for i := len(path) - 1; i >= 0; i-- {
 			b := m.at(path[i])
-			n := node{b.adapter, b.key}
-			out.stored(m.adapters[n.adapter], m.reportedTier(n), n.key, b.tokens)
+			out.stored(m.adapters[b.adapter], m.reportedTier(b), b.key, b.tokens)
 		}
 		if !out.flushStored(yield, false) {
 			return
@@ -49,7 +48,7 @@ func (m *mirror) chains() (parents []uint32, inner bitset) {
 		if b.flags&flagParent == 0 || !m.isHead(slot) {
 			continue
 		}
-		if parent := m.head(node{b.adapter, b.parentKey}); parent != 0 && m.at(parent-1).tokens < b.tokens {
+		if parent := m.standIn(node{b.adapter, b.parentKey}); parent != 0 && m.at(parent-1).tokens < b.tokens {
 			parents[slot] = parent
 			inner.set(parent - 1)
 		}
@@ -57,21 +56,22 @@ func (m *mirror) chains() (parents []uint32, inner bitset) {
 	return parents, inner
 }
 
-// head returns slot + 1 of the block that stands for a reported node.
-func (m *mirror) head(n node) uint32 {
-	for slot := m.byKey[n.key]; slot != 0; {
+// standIn returns slot + 1 of the block that stands for a reported node.
+func (m *mirror) standIn(n node) uint32 {
+	for slot := m.head(byKey, n.key); slot != 0; {
 		b := m.at(slot - 1)
 		if b.adapter == n.adapter && b.credited() {
 			return slot
 		}
-		slot = b.nextKey
+		slot = *b.next(byKey)
 	}
 	return 0
 }
 
+// isHead reports whether a block stands for its node.
 func (m *mirror) isHead(slot uint32) bool {
 	b := m.at(slot)
-	return b.credited() && m.head(node{b.adapter, b.key}) == slot+1
+	return b.credited() && (b.flags&flagShared == 0 || m.standIn(node{b.adapter, b.key}) == slot+1)
 }
 
 type bitset []uint64

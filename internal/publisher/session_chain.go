@@ -56,10 +56,11 @@ func (s *Session) chain(r *storedRun) outcome {
 			tokens: at.tokens + r.blockSize,
 		}
 		parent = fingerprint.Child(key)
-		withdrawn = s.hidden(r, node{r.adapter, key}, hash, withdrawn)
+		withdrawn = withdrawn || s.mirror.isWithdrawn(node{r.adapter, key})
 		if r.gone == nil || !r.gone[i] {
 			id := identity{hash: hash, salt: r.salt, group: r.group, adapter: r.adapter}
-			s.mirror.add(id, at, r.tier, withdrawn)
+			b := s.mirror.add(id, at, r.tier, withdrawn)
+			withdrawn = withdrawn || s.hidden(r, b)
 		}
 	}
 	if withdrawn {
@@ -68,20 +69,17 @@ func (s *Session) chain(r *storedRun) outcome {
 	return outcome{verb: outcomeIndex}
 }
 
-// hidden reports whether a block is to be withdrawn: it descends from a
-// withdrawn one, or is itself held under another hash already.
-func (s *Session) hidden(r *storedRun, n node, hash uint64, withdrawn bool) bool {
-	if withdrawn || s.mirror.isWithdrawn(n) {
-		return true
-	}
+// hidden counts a block that is held under another hash already, and reports
+// whether it was withdrawn for that.
+func (s *Session) hidden(r *storedRun, b *block) bool {
 	// SGLang's hash ignores salts, so it says nothing about them.
-	if r.tier != kvevents.TierT1 || s.config.Scheme == "sglang" || !s.mirror.otherHash(n, hash) {
+	if r.tier != kvevents.TierT1 || s.config.Scheme == "sglang" || !s.mirror.otherHash(b) {
 		return false
 	}
 	s.tally.hidden++
 	if s.config.HiddenIdentity != HiddenIdentityWithdraw {
 		return false
 	}
-	s.mirror.withdraw(n)
+	s.mirror.withdraw(node{b.adapter, b.key})
 	return true
 }

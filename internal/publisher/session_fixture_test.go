@@ -223,7 +223,26 @@ func checkMirror(t testing.TB, m *mirror) {
 		t.Fatalf("counters %d %d %d %v, blocks say %d %d %d %v",
 			m.live, m.suspects, m.withdrawn, m.tierBlocks, live, suspects, withdrawn, tiers)
 	}
-	if len(m.byHash) > live || len(m.byKey) > live {
-		t.Fatalf("%d hashes and %d keys for %d blocks", len(m.byHash), len(m.byKey), live)
+	for by := range m.tables {
+		checkTable(t, m, axis(by))
+	}
+}
+
+// checkTable asserts that exactly the held blocks are found by an axis.
+func checkTable(t testing.TB, m *mirror, by axis) {
+	t.Helper()
+	values := map[uint64]int{}
+	m.each(func(_ uint32, b *block) { values[b.value(by)]++ })
+	if used := m.tables[by].used; used != len(values) {
+		t.Fatalf("%d entries for %d values", used, len(values))
+	}
+	for value, want := range values {
+		got := 0
+		for slot := m.head(by, value); slot != 0; slot = *m.at(slot - 1).next(by) {
+			got++
+		}
+		if got != want {
+			t.Fatalf("%d blocks found by a value that %d have", got, want)
+		}
 	}
 }

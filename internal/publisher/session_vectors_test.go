@@ -3,6 +3,7 @@
 package publisher
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -121,7 +122,7 @@ func (r *vectorRun) feed(t *testing.T, payload []byte) (outcomes []string, keys 
 		var found []string
 		if o.verb == outcomeIndex {
 			for _, hash := range batch.Events[len(outcomes)].Hashes {
-				found = append(found, fmt.Sprintf("%016x", r.session.mirror.at(r.session.mirror.byHash[hash]-1).key))
+				found = append(found, fmt.Sprintf("%016x", r.session.mirror.at(r.session.mirror.head(byHash, hash)-1).key))
 			}
 		}
 		outcomes, keys = append(outcomes, o.text()), append(keys, found)
@@ -206,5 +207,30 @@ func TestSessionNegatives(t *testing.T) {
 				t.Errorf("the next batch: %v, want it indexed", outcomes)
 			}
 		})
+	}
+}
+
+// A corrupted batch loses neither the count of events nor the next batch.
+func TestSessionCorruptedVectors(t *testing.T) {
+	good := payload(t, testStart, storeEvent("next", "next", 1, 2, nil))
+	for _, vector := range loadEventVectors(t).Vectors {
+		intact := fromHex(t, vector.Hex)
+		for i := range intact {
+			corrupt := bytes.Clone(intact)
+			corrupt[i] ^= 0xff
+			s := NewSession(SessionConfig{Scheme: vector.Engine})
+			seen := replica{}
+			s.Connected(testStart)
+			seen.apply(s.Live(0, corrupt, testStart).Deltas)
+			before := s.Status()
+			seen.apply(s.Live(1, good, testStart).Deltas)
+			checkSession(t, s, seen)
+			if size := before.BlockSize; size != 0 && size != testBlockSize {
+				continue
+			}
+			if after := s.Status(); after.Applied != before.Applied+1 {
+				t.Fatalf("%s with byte %d corrupted: the next batch was not applied: %v", vector.ID, i, after.Skipped)
+			}
+		}
 	}
 }
