@@ -130,6 +130,7 @@ type evaluation struct {
 	viewHeld   bool
 	nowMillis  int64
 	matches    []index.Match
+	piece      []index.Match
 	credited   []index.Match
 	candidates []index.Candidate
 	buffers    buffers
@@ -152,6 +153,7 @@ func (e *evaluation) end() {
 	e.input = input{}
 	e.deadlineSet = false
 	clear(e.matches)
+	clear(e.piece)
 	clear(e.credited)
 	clear(e.candidates)
 	e.buffers.forget()

@@ -45,7 +45,7 @@ func (e *evaluation) match(ctx context.Context) {
 	switch {
 	case e.input.keys.Len() == 0:
 	case e.input.chain:
-		e.matches = e.view.MatchChain(e.matches, e.input.keys, e.input.counts)
+		e.matchChain(ctx)
 	default:
 		e.matches = e.view.MatchExact(e.matches, e.input.keys)
 	}
