@@ -165,17 +165,17 @@ func joinRuns(run, next *pb.StoredRun) bool {
 }
 
 func explicitCounts(run *pb.StoredRun) []int32 {
-	if len(run.TokenCounts) > 0 {
-		return run.TokenCounts
+	if len(run.GetTokenCounts()) > 0 {
+		return run.GetTokenCounts()
 	}
-	return appendCounts(make([]int32, 0, 2*len(run.Keys)), run)
+	return appendCounts(make([]int32, 0, 2*len(run.GetKeys())), run)
 }
 
 func appendCounts(counts []int32, run *pb.StoredRun) []int32 {
-	if len(run.TokenCounts) > 0 {
-		return append(counts, run.TokenCounts...)
+	if len(run.GetTokenCounts()) > 0 {
+		return append(counts, run.GetTokenCounts()...)
 	}
-	for i := range run.Keys {
+	for i := range run.GetKeys() {
 		counts = append(counts, tokenCountAt(run, i))
 	}
 	return counts
