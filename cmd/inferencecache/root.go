@@ -52,6 +52,7 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 	root.PersistentFlags().StringVar(&c.logFormat, "log-format", "json", "log format on stderr: json or text")
 	root.PersistentFlags().StringVar(&c.logLevel, "log-level", "info", "lowest level logged: debug, info, warn or error")
 	root.AddCommand(
+		c.newUpCommand(),
 		c.newVersionCommand(),
 		c.newServerCommand(),
 		c.newSimEngineCommand(),
