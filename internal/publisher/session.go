@@ -104,7 +104,9 @@ type engineFacts struct {
 	blockSize, otherBlockSize int
 	// sizeRefusals counts stores of another block size in a row.
 	sizeRefusals int
-	hashForm     string
+	// accepted says that a store of the known size was seen.
+	accepted bool
+	hashForm string
 	// tierEvents says that an event outside engine memory was seen.
 	tierEvents bool
 	// dense says which cache groups cover every token.

@@ -163,7 +163,7 @@ func (s *Session) store(e *kvevents.Event) outcome {
 		result = s.park(&r)
 	}
 	if result.verb == outcomePark || result.added() {
-		s.engine.blockSize, s.engine.sizeRefusals = e.BlockSize, 0
+		s.engine.blockSize, s.engine.sizeRefusals, s.engine.accepted = e.BlockSize, 0, true
 	}
 	if result.added() {
 		s.unpark(r.hashes)
@@ -201,8 +201,12 @@ func (s *Session) checkBlockSize(e *kvevents.Event) kvevents.Reason {
 		return kvevents.ReasonNone
 	}
 	s.engine.otherBlockSize = e.BlockSize
-	s.engine.sizeRefusals++
-	if e.BlockSize < known && len(e.Hashes) == 1 {
+	partial := e.BlockSize < known && len(e.Hashes) == 1
+	// Partial blocks are normal beside full ones, but not on their own.
+	if !partial || !s.engine.accepted {
+		s.engine.sizeRefusals++
+	}
+	if partial {
 		return kvevents.ReasonPartial
 	}
 	return kvevents.ReasonBlockSizeMismatch

@@ -41,7 +41,7 @@ func (l *parkingLot) add(r *storedRun) {
 	run := &parkedRun{storedRun: *r, left: len(r.hashes)}
 	run.hashes, run.contents = slices.Clone(r.hashes), slices.Clone(r.contents)
 	run.gone = make([]bool, len(r.hashes))
-	l.byParent[r.parent] = append(l.byParent[r.parent], run)
+	l.putBack(run)
 	for i, hash := range run.hashes {
 		l.byHash[hash] = append(l.byHash[hash], parkedBlock{run, i})
 	}
@@ -62,6 +62,18 @@ func (l *parkingLot) oldest() *parkedRun {
 	return l.queue[0]
 }
 
+// waiting takes the runs that wait for a parent out of their list; the caller
+// puts back or removes each.
+func (l *parkingLot) waiting(parent uint64) []*parkedRun {
+	runs := l.byParent[parent]
+	delete(l.byParent, parent)
+	return runs
+}
+
+func (l *parkingLot) putBack(run *parkedRun) {
+	l.byParent[run.parent] = append(l.byParent[run.parent], run)
+}
+
 func (l *parkingLot) remove(run *parkedRun) {
 	run.done = true
 	l.blocks -= len(run.hashes)
@@ -75,9 +87,18 @@ func (l *parkingLot) remove(run *parkedRun) {
 	}
 }
 
+// without takes what matches out of a list. The oldest go first as a rule, so
+// the front is cheap.
 func without[T any](lists map[uint64][]T, at uint64, match func(T) bool) {
-	if rest := slices.DeleteFunc(lists[at], match); len(rest) > 0 {
-		lists[at] = rest
+	list := lists[at]
+	for len(list) > 0 && match(list[0]) {
+		list = list[1:]
+	}
+	if i := slices.IndexFunc(list, match); i > 0 {
+		list = slices.DeleteFunc(list, match)
+	}
+	if len(list) > 0 {
+		lists[at] = list
 	} else {
 		delete(lists, at)
 	}
@@ -104,11 +125,12 @@ func (s *Session) unpark(hashes []uint64) {
 	}
 	arrived := slices.Clone(hashes)
 	for len(arrived) > 0 {
-		waiting := slices.Clone(s.parked.byParent[arrived[0]])
+		waiting := s.parked.waiting(arrived[0])
 		arrived = arrived[1:]
 		for _, run := range waiting {
 			result := s.chain(&run.storedRun)
 			if result.verb == outcomePark {
+				s.parked.putBack(run)
 				continue
 			}
 			s.parked.remove(run)

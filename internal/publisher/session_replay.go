@@ -66,24 +66,24 @@ func (s *Session) Replayed(sequence uint64, payload []byte, now time.Time) Step 
 	}
 	batch := heldBatch{payload: payload, sequence: sequence, hash: xxh3.Hash(payload)}
 	s.replay.got++
+	reset := ResetNone
 	if s.replay.got == 1 {
 		if s.replay.kind == replayVerify {
 			return s.verify(batch, now)
 		}
 		s.replay.wrapped = sequence > s.replay.from
 		if s.replay.kind == replayRebuild {
-			s.rebuildFrom(sequence, now)
+			reset = s.rebuildFrom(sequence, now)
 		}
 	}
 	switch {
 	case !s.hasNext:
 		s.begin(sequence)
 	case sequence < s.next:
-		return s.step(ResetNone)
+		return s.step(reset)
 	}
-	reset := ResetNone
 	if sequence > s.next {
-		reset = s.missed(sequence, now)
+		reset = cmp.Or(s.missed(sequence, now), reset)
 	}
 	s.apply(batch, now)
 	return s.step(reset)
@@ -105,12 +105,14 @@ func (s *Session) reproveFailed(now time.Time) Step {
 }
 
 // rebuildFrom starts the mirror anew when the replay reaches further back.
-func (s *Session) rebuildFrom(sequence uint64, now time.Time) {
-	s.replay.kind = replayFill
-	if sequence < s.first {
-		s.dropButHeld(ResetGap, now)
-		s.replay.kind = replayAll
+func (s *Session) rebuildFrom(sequence uint64, now time.Time) ResetCause {
+	if sequence >= s.first {
+		s.replay.kind = replayFill
+		return ResetNone
 	}
+	s.dropButHeld(ResetGap, now)
+	s.replay.kind = replayAll
+	return ResetGap
 }
 
 func (s *Session) dropButHeld(cause ResetCause, now time.Time) {

@@ -137,6 +137,8 @@ func (s *script) configure(words []string) {
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
+		case "block-size":
+			s.config.BlockSize = int(s.number(value))
 		case "scheme":
 			s.config.Scheme = value
 		case "replay":

@@ -149,7 +149,8 @@ func (s *Session) missed(before uint64, now time.Time) ResetCause {
 func (s *Session) restart(batch heldBatch, now time.Time) Step {
 	cause := s.restartCause(now)
 	s.drop(cause, now)
-	if s.canReplay() {
+	// Where two publishers share a stream, replays would go on for ever.
+	if s.canReplay() && cause != ResetStreamConflict {
 		s.hold(batch)
 		return s.askReplay(replayAll, 0, cause, now)
 	}
