@@ -87,6 +87,9 @@ func New(options Options) (*Server, error) {
 	models := newLabels(options.Metrics.MaxModels, options.Metrics.MaxUnknownModels)
 	tenants := newLabels(options.Metrics.MaxTenants, 0)
 	s.process = newProcessMetrics(f)
+	if options.TLSCertFile != "" {
+		s.process.tlsEnabled.Set(1)
+	}
 	s.lookups = newLookupMetrics(f, models, tenants)
 	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))
 	newIndexCollector(f, s.index, options.Now, models, tenants)
