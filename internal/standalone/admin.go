@@ -17,13 +17,13 @@ import (
 )
 
 // newAdminServer serves health, readiness and the metrics of all roles.
-func (s *Standalone) newAdminServer(metrics *metricsPage) *http.Server {
+func (s *Standalone) newAdminServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeText(w, http.StatusOK, "ok\n")
 	})
 	mux.HandleFunc("GET /readyz", s.serveReady)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.gatherer(), promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.gatherer(), promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
 	}))
 	mux.Handle("GET /debug/", s.gateway.AdminHandler())

@@ -52,6 +52,7 @@ type Standalone struct {
 	server     *server.Server
 	gateway    *gateway.Gateway
 	publishers []*publisher.Publisher
+	metrics    *metricsPage
 	admin      *http.Server
 	listener   net.Listener // of admin, set by Start
 }
@@ -65,17 +66,17 @@ func New(config Config, deps Deps) (*Standalone, error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	metrics := newMetricsPage()
-	if err := s.buildServer(metrics); err != nil {
+	s.metrics = newMetricsPage()
+	if err := s.buildServer(); err != nil {
 		return nil, err
 	}
-	if err := s.buildGateway(metrics); err != nil {
+	if err := s.buildGateway(); err != nil {
 		return nil, err
 	}
-	if err := s.buildPublishers(metrics, deps.Version); err != nil {
+	if err := s.buildPublishers(deps.Version); err != nil {
 		return nil, err
 	}
-	s.admin = s.newAdminServer(metrics)
+	s.admin = s.newAdminServer()
 	return s, nil
 }
 
@@ -107,7 +108,7 @@ func (m *metricsPage) ofPublisher(replica string) prometheus.Registerer {
 	return prometheus.WrapRegistererWith(prometheus.Labels{"replica_id": replica}, m.publishers)
 }
 
-func (s *Standalone) buildServer(metrics *metricsPage) error {
+func (s *Standalone) buildServer() error {
 	built, err := server.New(server.Options{
 		GRPCAddress:   s.config.GRPC,
 		WithoutHTTP:   true,
@@ -118,7 +119,7 @@ func (s *Standalone) buildServer(metrics *metricsPage) error {
 			MaxMemoryBytes: int64(s.config.Index.MaxMemory),
 			MaxMemberships: s.config.Index.MaxEntries,
 		},
-		Registry: metrics.server,
+		Registry: s.metrics.server,
 		Logger:   s.logger.With("role", "server"),
 	})
 	if err != nil {
@@ -128,7 +129,7 @@ func (s *Standalone) buildServer(metrics *metricsPage) error {
 	return nil
 }
 
-func (s *Standalone) buildGateway(metrics *metricsPage) error {
+func (s *Standalone) buildGateway() error {
 	options := gateway.Options{
 		Listen:        s.config.Listen,
 		Lookuper:      s.server,
@@ -142,7 +143,7 @@ func (s *Standalone) buildGateway(metrics *metricsPage) error {
 			Tokenize:      time.Duration(s.config.Tokenizer.Timeout),
 			ShutdownGrace: gatewayGrace,
 		},
-		Registry: metrics.gateway,
+		Registry: s.metrics.gateway,
 		Logger:   s.logger.With("role", "gateway"),
 	}
 	for _, engine := range s.config.Engines {
@@ -174,7 +175,7 @@ func (e Engine) replicas() []gateway.Replica {
 	return replicas
 }
 
-func (s *Standalone) buildPublishers(metrics *metricsPage, version string) error {
+func (s *Standalone) buildPublishers(version string) error {
 	targets := []publisher.Target{publisher.NewInProcTarget("server", s.server.CacheSync())}
 	for _, engine := range s.config.Engines {
 		if engine.Events == NoEvents {
@@ -192,7 +193,7 @@ func (s *Standalone) buildPublishers(metrics *metricsPage, version string) error
 			Ranks:   engine.Ranks,
 		}, targets, publisher.Deps{
 			Logger:     s.logger.With("role", "publisher", "engine", engine.Replica),
-			Registerer: metrics.ofPublisher(engine.Replica),
+			Registerer: s.metrics.ofPublisher(engine.Replica),
 			Version:    version,
 		})
 		if err != nil {
