@@ -101,14 +101,7 @@ func (d *Decider) Decide(ctx context.Context, request *Request, out *Decision) {
 	}
 	e := d.evaluations.Get().(*evaluation)
 	e.begin(request, out)
-	defer e.releaseView()
-	out.Reason = e.decide(ctx)
-	switch out.Reason {
-	case PrefixMatch, TenantHot, AffinityHint:
-	default:
-		out.Scores = nil
-	}
-	e.releaseView()
+	e.run(ctx)
 	out.Timings.Total = d.now().Sub(e.start)
 	e.end()
 	d.evaluations.Put(e)
@@ -143,6 +136,17 @@ func (e *evaluation) begin(request *Request, out *Decision) {
 	e.mark = e.start
 	if e.rules.LookupTimeoutMillis > 0 {
 		e.bound(time.Duration(e.rules.LookupTimeoutMillis) * time.Millisecond)
+	}
+}
+
+// run decides. It gives the view back even when something panics.
+func (e *evaluation) run(ctx context.Context) {
+	defer e.releaseView()
+	e.out.Reason = e.decide(ctx)
+	switch e.out.Reason {
+	case PrefixMatch, TenantHot, AffinityHint:
+	default:
+		e.out.Scores = nil
 	}
 }
 
