@@ -258,3 +258,21 @@ func (f *Fleet) States(now time.Time) []State {
 	}
 	return states
 }
+
+// ByLoad appends the ids of the replicas that may get the request to dst,
+// least loaded first; equally loaded ones in random order.
+func (f *Fleet) ByLoad(dst []string, r *Request) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.considerLocked(r)
+	f.options.Rand.Shuffle(len(f.eligible), func(i, j int) {
+		f.eligible[i], f.eligible[j] = f.eligible[j], f.eligible[i]
+	})
+	slices.SortStableFunc(f.eligible, func(a, b int) int {
+		return cmp.Compare(f.considered[a].WaitSeconds, f.considered[b].WaitSeconds)
+	})
+	for _, i := range f.eligible {
+		dst = append(dst, f.considered[i].ID)
+	}
+	return dst
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// AdminHandler serves /healthz, /readyz, /metrics and /debug/state. It is what
+// AdminListen serves, for use on another listener.
+func (g *Gateway) AdminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if waiting := g.Waiting(); waiting != "" {
+			writeText(w, http.StatusServiceUnavailable, waiting)
+			return
+		}
+		writeText(w, http.StatusOK, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g.options.Registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) })
+	return mux
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text + "\n"))
+}
+
+// Waiting says why the gateway is not ready, "" when it is. Replicas that are
+// down do not count: clients get a clear answer meanwhile.
+func (g *Gateway) Waiting() string {
+	if g.draining.Load() {
+		return "shutting down"
+	}
+	select {
+	case <-g.checked:
+		return ""
+	default:
+		return "first check of the replicas is under way"
+	}
+}
+
+// State is a report on the gateway without any data of requests.
+type State struct {
+	Policy   string         `json:"policy"`
+	Draining bool           `json:"draining"`
+	Inflight int64          `json:"inflight"`
+	Replicas []ReplicaState `json:"replicas"`
+	// Breakers of the index and of the tokenizer.
+	Breakers map[string]string `json:"breakers"`
+}
+
+// ReplicaState is a report on one replica.
+type ReplicaState struct {
+	ID        string   `json:"id"`
+	Runtime   string   `json:"runtime"`
+	Tenant    string   `json:"tenant"`
+	Models    []string `json:"models"`
+	BlockSize int64    `json:"block_size"`
+	Ready     bool     `json:"ready"`
+	Draining  bool     `json:"draining"`
+	Breaker   string   `json:"breaker"`
+	Saturated bool     `json:"saturated"`
+	Inflight  int      `json:"inflight"`
+	// QueueTokens wait for prefill; WaitSeconds is what they and a full cache
+	// cost; PrefillRate is in tokens per second.
+	QueueTokens int64   `json:"queue_tokens"`
+	WaitSeconds float64 `json:"wait_seconds"`
+	PrefillRate float64 `json:"prefill_rate"`
+	// CacheUsage is null while no fresh report is there.
+	CacheUsage *float64 `json:"cache_usage"`
+}
+
+// State reports on the gateway.
+func (g *Gateway) State() State {
+	state := State{
+		Policy: g.fleet.Policy(), Draining: g.draining.Load(), Inflight: g.inflight.Load(),
+		Replicas: []ReplicaState{}, Breakers: map[string]string{},
+	}
+	for target, current := range g.breakerStates() {
+		state.Breakers[target] = current.String()
+	}
+	for _, s := range g.fleet.States(time.Now()) {
+		u := g.upstreams[s.ID]
+		replica := ReplicaState{
+			ID: s.ID, Runtime: u.Runtime, Tenant: u.Tenant, BlockSize: u.blockSize.Load(),
+			Ready: s.Ready, Draining: s.Draining, Breaker: s.Breaker.String(), Saturated: s.View.Saturated,
+			Inflight: s.View.Inflight, QueueTokens: s.View.QueueTokens, WaitSeconds: s.View.WaitSeconds,
+			PrefillRate: s.View.RateTokens, Models: []string{},
+		}
+		for _, m := range g.catalog.List(func(id string) bool { return id == s.ID }) {
+			replica.Models = append(replica.Models, m.id)
+		}
+		if s.View.UsageKnown {
+			replica.CacheUsage = &s.View.Usage
+		}
+		state.Replicas = append(state.Replicas, replica)
+	}
+	return state
+}

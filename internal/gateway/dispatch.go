@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/routing"
+)
+
+// Kinds of failed attempts.
+const (
+	kindConnect   = "connect"
+	kindTimeout   = "timeout"
+	kindReset     = "reset"
+	kindStatus5xx = "status_5xx"
+	kindStatus429 = "status_429"
+	kindMidStream = "mid_stream"
+)
+
+// What became of failed attempts.
+const (
+	retryOK           = "ok"
+	retryFailed       = "failed"
+	retryExhausted    = "exhausted"
+	retryNotRetryable = "not_retryable"
+)
+
+// attempt is one try at one replica, up to the first byte of the answer.
+type attempt struct {
+	guard  *routing.Guard
+	cancel context.CancelCauseFunc
+	ctx    context.Context
+	timer  *time.Timer
+
+	// response is nil if there was none. first is the beginning of its body
+	// in buffer, and ended says that there is no more.
+	response *http.Response
+	buffer   *[]byte
+	first    []byte
+	ended    bool
+
+	// kind classifies a failure; empty for an answer that may be relayed.
+	kind      string
+	retryable bool
+	fault     *apiError
+}
+
+// dispatch sends the request until an attempt gives an answer to relay.
+func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
+	var last *attempt
+	for number := 1; ; number++ {
+		guard := x.decide(request)
+		if guard == nil {
+			x.giveUp(last, noReadyReplica())
+			return
+		}
+		x.discard(last)
+		last = x.try(ctx, guard)
+		if last.kind == "" {
+			if number > 1 {
+				x.gateway.metrics.retries.WithLabelValues(retryOK).Inc()
+			}
+			x.relay(last)
+			return
+		}
+		x.noteFailure(ctx, last)
+		if !x.mayRetry(ctx, last, number) || !backoff(ctx, number) {
+			x.giveUp(last, last.fault)
+			return
+		}
+		id, _ := guard.Replica()
+		request.Exclude = append(request.Exclude, id)
+	}
+}
+
+// try makes one attempt.
+func (x *exchange) try(ctx context.Context, guard *routing.Guard) *attempt {
+	g := x.gateway
+	a := &attempt{guard: guard}
+	a.ctx, a.cancel = context.WithCancelCause(ctx)
+	a.timer = time.AfterFunc(g.options.Timeouts.FirstByte, func() { a.cancel(errFirstByte) })
+	response, err := g.transport.RoundTrip(x.engineRequest(a.ctx, guard))
+	if err != nil {
+		a.fail(err)
+		return a
+	}
+	a.response = response
+	if a.classifyStatus(response.StatusCode, g.options.Retry500); a.kind != "" {
+		return a
+	}
+	a.buffer = buffers.Get().(*[]byte)
+	n, err := readSome(response.Body, *a.buffer)
+	a.first, a.ended = (*a.buffer)[:n], errors.Is(err, io.EOF)
+	if err != nil && !a.ended && n == 0 {
+		a.fail(err)
+	}
+	return a
+}
+
+// buffers hold pieces of answers.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// readSome reads until there is something or an error.
+func readSome(r io.Reader, p []byte) (int, error) {
+	for {
+		if n, err := r.Read(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// engineRequest builds the request to the replica of guard.
+func (x *exchange) engineRequest(ctx context.Context, guard *routing.Guard) *http.Request {
+	g := x.gateway
+	id, _ := guard.Replica()
+	u := g.upstreams[id]
+	engineID := x.rootID + "-" + newDispatchID(time.Now())
+	target := *u.base
+	target.Path = x.route.path
+	request := &http.Request{
+		Method: http.MethodPost, URL: &target, Host: target.Host,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header:        engineHeader(x.request.Header, engineID, g.options.ForwardAuthorization),
+		ContentLength: int64(len(x.body)),
+		Body:          io.NopCloser(bytes.NewReader(x.body)),
+		GetBody: func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(x.body)), nil
+		},
+	}
+	if u.Rank != nil {
+		request.Header[headerRank] = []string{strconv.Itoa(*u.Rank)}
+	}
+	return request.WithContext(ctx)
+}
+
+// fail classifies an attempt that ended without a byte.
+func (a *attempt) fail(err error) {
+	var operation *net.OpError
+	switch cause := context.Cause(a.ctx); {
+	case errors.Is(cause, errFirstByte):
+		a.kind, a.fault = kindTimeout, upstreamTimeout()
+	case errors.Is(cause, errShutdown):
+		a.kind, a.fault = kindReset, draining()
+	case cause != nil:
+		a.kind, a.fault = kindReset, upstreamFailed() // the client is gone
+	case errors.As(err, &operation) && operation.Op == "dial":
+		a.kind, a.retryable, a.fault = kindConnect, true, upstreamFailed()
+	default:
+		a.kind, a.retryable, a.fault = kindReset, true, upstreamFailed()
+	}
+}
+
+func (a *attempt) classifyStatus(status int, retry500 bool) {
+	switch {
+	case status >= 300 && status < 400:
+		a.kind, a.fault = kindReset, upstreamFailed() // redirects are not followed
+	case status == http.StatusTooManyRequests:
+		a.kind, a.retryable = kindStatus429, true
+	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
+		a.kind, a.retryable = kindStatus5xx, true
+	case status == http.StatusInternalServerError && retry500, status == http.StatusRequestTimeout && retry500:
+		a.kind, a.retryable = kindStatus5xx, true
+	}
+}
+
+// outcome says what a finished attempt proves about its replica.
+func (a *attempt) outcome(clientGone bool) routing.Outcome {
+	switch {
+	case clientGone:
+		return routing.Ignored
+	case a.kind == kindStatus429:
+		return routing.Ignored
+	case a.kind != "":
+		return routing.Failed
+	case a.response.StatusCode >= http.StatusInternalServerError:
+		return routing.Failed
+	case a.response.StatusCode >= http.StatusBadRequest:
+		return routing.Ignored
+	default:
+		return routing.Succeeded
+	}
+}
+
+// noteFailure gives the attempt's load back and counts it.
+func (x *exchange) noteFailure(ctx context.Context, a *attempt) {
+	a.timer.Stop()
+	gone := ctx.Err() != nil
+	a.guard.End(time.Now(), a.outcome(gone))
+	if gone {
+		return
+	}
+	x.gateway.metrics.upstreamErrors.WithLabelValues(a.kind).Inc()
+	id, _ := a.guard.Replica()
+	if a.kind == kindConnect || a.kind == kindReset {
+		x.gateway.upstreams[id].probeSoon()
+	}
+	x.gateway.logger.Debug("attempt failed", "request_id", x.rootID, "replica", id, "kind", a.kind)
+}
+
+func (x *exchange) mayRetry(ctx context.Context, a *attempt, number int) bool {
+	m := x.gateway.metrics
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case !a.retryable:
+		m.retries.WithLabelValues(retryNotRetryable).Inc()
+		return false
+	case number == maxAttempts:
+		m.retries.WithLabelValues(retryFailed).Inc()
+		return false
+	case !x.gateway.budget.takeRetry(time.Now()):
+		m.retries.WithLabelValues(retryExhausted).Inc()
+		return false
+	default:
+		return true
+	}
+}
+
+// discard drops an attempt whose answer is not wanted.
+func (x *exchange) discard(a *attempt) {
+	if a == nil {
+		return
+	}
+	a.timer.Stop()
+	if a.response != nil {
+		_ = a.response.Body.Close()
+	}
+	a.release()
+}
+
+func (a *attempt) release() {
+	a.cancel(nil)
+	if a.buffer != nil {
+		buffers.Put(a.buffer)
+		a.buffer = nil
+	}
+}
+
+// giveUp relays the last attempt's answer if it has one, else sends fault.
+func (x *exchange) giveUp(last *attempt, fault *apiError) {
+	if last == nil {
+		x.reject(fault)
+		return
+	}
+	if last.response == nil || last.fault != nil {
+		x.discard(last)
+		x.reject(fault)
+		return
+	}
+	last.buffer = buffers.Get().(*[]byte)
+	n, err := readSome(last.response.Body, *last.buffer)
+	last.first, last.ended = (*last.buffer)[:n], err != nil
+	x.relay(last)
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/routing"
+	"github.com/inferencecache/inference-cache/internal/tokenize"
+)
+
+// route is an endpoint that is passed on to engines.
+type route struct {
+	path string
+	// endpoint is its name in metrics, idPrefix begins the ids of its
+	// requests.
+	endpoint, idPrefix string
+	// generates is set for endpoints that profit from a cached prefix; chat
+	// tells their two forms apart. All others go by load.
+	generates, chat bool
+}
+
+var routes = []route{
+	{path: "/v1/chat/completions", endpoint: "chat_completions", idPrefix: "chatcmpl-", generates: true, chat: true},
+	{path: "/v1/completions", endpoint: "completions", idPrefix: "cmpl-", generates: true},
+	{path: "/v1/embeddings", endpoint: "embeddings", idPrefix: "embd-"},
+	{path: "/v1/score", endpoint: "score", idPrefix: "req-"},
+	{path: "/v1/rerank", endpoint: "rerank", idPrefix: "req-"},
+	{path: "/rerank", endpoint: "rerank", idPrefix: "req-"},
+	{path: "/v1/classify", endpoint: "classify", idPrefix: "req-"},
+	{path: "/tokenize", endpoint: "tokenize", idPrefix: "req-"},
+	{path: "/detokenize", endpoint: "detokenize", idPrefix: "req-"},
+}
+
+// errShutdown, errFirstByte and errIdle are causes of a cancelled exchange;
+// any other cause is the client's.
+var (
+	errShutdown  = errors.New("gateway is shutting down")
+	errFirstByte = errors.New("no first byte in time")
+	errIdle      = errors.New("no further byte in time")
+)
+
+// exchange is one request on its way through the gateway. It belongs to the
+// request's goroutine.
+type exchange struct {
+	gateway *Gateway
+	writer  http.ResponseWriter
+	request *http.Request
+	route   *route
+	rootID  string
+	started time.Time
+
+	body   []byte
+	fields fields
+	prompt tokenize.Prompt
+	model  resolved
+	// promptTokens is 0 while unknown.
+	promptTokens int
+	batch        bool
+	// decision is the one of the latest attempt.
+	decision routing.Decision
+}
+
+// serveRoute answers requests of one endpoint.
+func (g *Gateway) serveRoute(r *route) http.HandlerFunc {
+	return func(w http.ResponseWriter, request *http.Request) {
+		x := &exchange{
+			gateway: g, writer: w, request: request, route: r,
+			rootID: rootID(request.Header, r.idPrefix), started: time.Now(),
+		}
+		w.Header().Set(headerRequestID, x.rootID)
+		ctx, cancel := context.WithCancelCause(request.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(g.stopping, func() { cancel(errShutdown) })()
+		x.serve(ctx)
+	}
+}
+
+func (x *exchange) serve(ctx context.Context) {
+	g := x.gateway
+	g.metrics.countStripped(x.request.Header)
+	g.budget.request(x.started)
+	if limit := g.options.MaxInflight; limit > 0 && g.inflight.Load() > int64(limit) {
+		x.reject(overloaded())
+		return
+	}
+	fault := x.readBody()
+	if fault == nil {
+		fault = x.parseBody()
+	}
+	received := time.Now()
+	if fault == nil {
+		fault = x.resolveModel()
+	}
+	if fault != nil {
+		x.reject(fault)
+		return
+	}
+	request := routing.Request{
+		Now: received, Model: x.model.base, Adapter: x.model.adapter,
+		PromptBytes: len(x.body), LoadOnly: !x.route.generates,
+	}
+	if x.route.generates {
+		eligible := g.fleet.Eligible(nil, &request)
+		if len(eligible) > 1 {
+			request.Hint = x.hint(ctx, eligible)
+		}
+		request.PromptBytes = x.prompt.Bytes()
+		request.PromptTokens = x.promptTokens
+	}
+	g.metrics.overheadSeconds.WithLabelValues(x.route.endpoint).Observe(time.Since(received).Seconds())
+	x.dispatch(ctx, &request)
+}
+
+// resolveModel finds the base model and the adapter that the client's name
+// stands for.
+func (x *exchange) resolveModel() *apiError {
+	found := false
+	x.model, found = x.gateway.catalog.Resolve(x.fields.model)
+	switch {
+	case found:
+		x.prompt.Model = x.model.name
+		if x.prompt.Model == "" {
+			x.prompt.Model = x.model.base
+		}
+		return nil
+	case !x.gateway.anyReady():
+		return noReadyReplica()
+	case x.fields.model == "":
+		return invalidRequest("model", "model is required, because several are served")
+	default:
+		return modelNotFound()
+	}
+}
+
+// reject answers with an error of the gateway's own.
+func (x *exchange) reject(fault *apiError) {
+	reason := ""
+	switch fault.status {
+	case http.StatusRequestEntityTooLarge:
+		reason = rejectBody
+	case http.StatusBadRequest, http.StatusNotFound:
+		reason = rejectBad
+	case http.StatusServiceUnavailable:
+		reason = rejectNoBackend
+	case http.StatusTooManyRequests:
+		reason = rejectShed
+	}
+	if reason != "" {
+		x.gateway.metrics.rejected.WithLabelValues(reason).Inc()
+	}
+	fault.write(x.writer)
+}
+
+// decide takes the decision for one attempt and counts it.
+func (x *exchange) decide(request *routing.Request) *routing.Guard {
+	m := x.gateway.metrics
+	request.Now = time.Now()
+	decision, guard := x.gateway.fleet.Decide(request)
+	if guard == nil && len(request.Exclude) > 0 {
+		request.Exclude = nil // nobody else is left: try those that failed again
+		decision, guard = x.gateway.fleet.Decide(request)
+	}
+	m.selectSeconds.Observe(time.Since(request.Now).Seconds())
+	x.decision = decision
+	branch := decision.Prediction.Branch
+	if branch == "" {
+		branch = routing.BranchNone
+	}
+	m.decisions.WithLabelValues(string(decision.Origin), string(branch)).Inc()
+	if decision.Prediction.Source != "" {
+		m.predictions.WithLabelValues(string(decision.Prediction.Source)).Inc()
+	}
+	if decision.Hint != routing.HintAbsent {
+		m.hints.WithLabelValues(string(decision.Hint)).Inc()
+	}
+	if decision.UnplaceableCount > 0 {
+		if decision.Hint != routing.HintUnplaceable {
+			m.hints.WithLabelValues(string(routing.HintUnplaceable)).Inc()
+		}
+		x.gateway.warnUnplaceable(&decision)
+	}
+	return guard
+}
+
+// warnUnplaceable shows both spellings of a replica that the index knows and
+// this gateway does not.
+func (g *Gateway) warnUnplaceable(decision *routing.Decision) {
+	if !g.findings.allow("unplaceable", time.Now()) {
+		return
+	}
+	known := make([]string, 0, len(decision.Candidates))
+	for _, c := range decision.Candidates {
+		known = append(known, c.ID)
+	}
+	g.logger.Warn("the index names a replica that is no candidate here", "finding", "unplaceable",
+		"named", truncate(decision.Unplaceable, 256), "candidates", known)
+}
+
+func truncate(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "")
+}
+
+// exposeDecision tells the client which replica answered and why.
+func (x *exchange) exposeDecision(header http.Header) {
+	if !x.gateway.options.ExposeReplica {
+		return
+	}
+	header.Set(headerReplica, x.decision.Replica)
+	reason := "origin=" + string(x.decision.Origin)
+	if branch := x.decision.Prediction.Branch; branch != "" {
+		reason += "; branch=" + string(branch)
+	}
+	if code := x.decision.Prediction.ReasonCode; code != "" {
+		reason += "; code=" + knownReason(code)
+	}
+	header.Set(headerReason, reason)
+}

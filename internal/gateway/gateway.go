@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/inferencecache/inference-cache/internal/breaker"
+	"github.com/inferencecache/inference-cache/internal/routing"
+	"github.com/inferencecache/inference-cache/internal/tokenize"
+)
+
+// Gateway is the proxy. It is safe for concurrent use.
+type Gateway struct {
+	options   Options
+	logger    *slog.Logger
+	metrics   *metrics
+	fleet     *routing.Fleet
+	catalog   *catalog
+	upstreams map[string]*upstream
+	transport http.RoundTripper
+	// index and tokenizer are nil when there is none; engineTokenizer is the
+	// tokenizer if it asks engines.
+	index           *indexClient
+	tokenizer       tokenize.Tokenizer
+	engineTokenizer *tokenize.Engine
+	budget          retryBudget
+	// findings limits warnings about a wrong configuration.
+	findings     *limiter
+	readyChanged notifier
+	inflight     atomic.Int64
+
+	// draining refuses new requests; firstChecks is done when each replica
+	// was checked once.
+	draining    atomic.Bool
+	firstChecks sync.WaitGroup
+	checked     chan struct{}
+	// stopping ends what is still under way after the shutdown grace.
+	stopping context.Context
+	stop     context.CancelFunc
+
+	data, admin *http.Server
+	closeIdle   func()
+	tasks       sync.WaitGroup
+	endTasks    context.CancelFunc
+	failed      chan error
+
+	mu sync.Mutex
+	// addresses are empty before Start; guarded by mu.
+	addresses Addresses
+	started   bool
+}
+
+// Addresses are where a gateway listens. Admin is nil without AdminListen.
+type Addresses struct{ Data, Admin net.Addr }
+
+// New builds a gateway. It binds nothing yet. Errors are ErrOptions.
+func New(options Options) (*Gateway, error) {
+	options = options.withDefaults()
+	if err := options.validate(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	policy, err := routing.NewPolicy(options.Policy, routing.PolicyOptions{Fallback: options.Fallback})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	transport := newTransport()
+	g := &Gateway{
+		options:   options,
+		logger:    options.Logger,
+		metrics:   newMetrics(options.Registry),
+		fleet:     routing.NewFleet(routing.Options{Policy: policy}),
+		catalog:   newCatalog(),
+		upstreams: map[string]*upstream{},
+		transport: transport,
+		closeIdle: transport.CloseIdleConnections,
+		findings:  newLimiter(warnInterval, maxWarnKeys),
+		checked:   make(chan struct{}),
+		failed:    make(chan error, 2),
+	}
+	g.stopping, g.stop = context.WithCancel(context.Background())
+	for _, replica := range options.Replicas {
+		u, err := newUpstream(replica, transport)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+		}
+		g.upstreams[replica.ID] = u
+		g.fleet.Put(routing.Replica{ID: replica.ID, MaxInflight: replica.MaxInflight})
+	}
+	if options.Lookuper != nil {
+		g.index = newIndexClient(options.Lookuper, options.Timeouts.Lookup, g.metrics, g.logger)
+	}
+	if err := g.newTokenizer(); err != nil {
+		return nil, err
+	}
+	options.Registry.MustRegister(newCollector(g))
+	g.data = g.newServer(g.dataHandler())
+	g.admin = g.newServer(g.AdminHandler())
+	return g, nil
+}
+
+func (g *Gateway) newTokenizer() error {
+	switch g.options.Tokenizer {
+	case TokenizeClientIDs:
+		g.tokenizer = tokenize.ClientIDs{}
+	case TokenizeByEngine:
+		engine, err := tokenize.NewEngine(tokenize.EngineOptions{
+			Endpoints: g.tokenizeEndpoints, Transport: g.transport, Timeout: g.options.Timeouts.Tokenize,
+		})
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrOptions, err)
+		}
+		g.tokenizer, g.engineTokenizer = engine, engine
+	}
+	return nil
+}
+
+// tokenizeEndpoints returns the ready replicas that serve a model, least
+// loaded first.
+func (g *Gateway) tokenizeEndpoints(name string) []tokenize.Endpoint {
+	found, _ := g.catalog.Resolve(name)
+	request := routing.Request{Now: time.Now(), Model: found.base, Adapter: found.adapter}
+	var endpoints []tokenize.Endpoint
+	for _, id := range g.fleet.ByLoad(nil, &request) {
+		u := g.upstreams[id]
+		endpoints = append(endpoints, tokenize.Endpoint{URL: u.base.String(), Runtime: u.Runtime})
+	}
+	return endpoints
+}
+
+func (g *Gateway) newServer(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       120 * time.Second,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(g.logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// Addresses returns where the gateway listens; empty before Start.
+func (g *Gateway) Addresses() Addresses {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.addresses
+}
+
+// Start binds the listeners and begins to serve and to watch the replicas. It
+// does not wait for any of them. It may be called once; on error nothing is
+// left open. Run must follow.
+func (g *Gateway) Start() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.started {
+		return errors.New("gateway was started before")
+	}
+	data, err := net.Listen("tcp", g.options.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	g.addresses.Data = data.Addr()
+	data = netutil.LimitListener(data, g.options.MaxConnections)
+	if g.options.AdminListen != "" {
+		admin, err := net.Listen("tcp", g.options.AdminListen)
+		if err != nil {
+			g.addresses = Addresses{}
+			return errors.Join(fmt.Errorf("listen for administration: %w", err), data.Close())
+		}
+		g.addresses.Admin = admin.Addr()
+		g.tasks.Go(func() { g.serve("administration", g.admin.Serve(admin)) })
+	}
+	g.started = true
+	g.tasks.Go(func() { g.serve("clients", g.data.Serve(data)) })
+	g.startWatching()
+	g.logger.Info("gateway is serving", "address", g.addresses.Data.String(), "replicas", len(g.upstreams),
+		"policy", g.fleet.Policy())
+	return nil
+}
+
+// startWatching begins the health checks and closes checked when each replica
+// was checked once.
+func (g *Gateway) startWatching() {
+	ctx, end := context.WithCancel(context.Background())
+	g.endTasks = end
+	g.firstChecks.Add(len(g.upstreams))
+	for _, u := range g.upstreams {
+		once := sync.OnceFunc(g.firstChecks.Done)
+		g.tasks.Go(func() { g.watch(ctx, u, once) })
+	}
+	g.tasks.Go(func() {
+		g.firstChecks.Wait()
+		close(g.checked)
+	})
+}
+
+// serve takes note of how a listener ended.
+func (g *Gateway) serve(what string, err error) {
+	if err == nil || errors.Is(err, http.ErrServerClosed) {
+		return
+	}
+	select {
+	case g.failed <- fmt.Errorf("serve %s: %w", what, err):
+	default:
+	}
+}
+
+// Run serves until ctx ends, then shuts down within the shutdown delay and
+// grace plus 2 s, and returns nil. It starts the gateway unless Start was
+// called. A listener that fails shuts it down too; then its error is returned.
+func (g *Gateway) Run(ctx context.Context) error {
+	g.mu.Lock()
+	started := g.started
+	g.mu.Unlock()
+	if !started {
+		if err := g.Start(); err != nil {
+			return err
+		}
+	}
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-g.failed:
+		g.logger.Error("a listener failed", "error", failure)
+	}
+	g.shutdown()
+	return failure
+}
+
+// shutdown lets running requests finish, then ends them.
+func (g *Gateway) shutdown() {
+	g.draining.Store(true)
+	if delay := g.options.Timeouts.ShutdownDelay; delay > 0 {
+		time.Sleep(delay)
+	}
+	const lastWords = 2 * time.Second
+	grace := time.AfterFunc(g.options.Timeouts.ShutdownGrace, g.stop)
+	ctx, cancel := context.WithTimeout(context.Background(), g.options.Timeouts.ShutdownGrace+lastWords)
+	defer cancel()
+	if err := g.data.Shutdown(ctx); err != nil {
+		g.logger.Warn("connections were cut", "error", err)
+		_ = g.data.Close()
+	}
+	grace.Stop()
+	g.stop()
+	_ = g.admin.Close()
+	g.endTasks()
+	g.tasks.Wait()
+	g.closeIdle()
+	g.logger.Info("gateway has stopped")
+}
+
+// anyReady says whether some replica passes its health checks.
+func (g *Gateway) anyReady() bool {
+	for _, state := range g.fleet.States(time.Now()) {
+		if state.Ready {
+			return true
+		}
+	}
+	return false
+}
+
+// AwaitReplicas returns once n replicas are ready, or with ctx's error.
+func (g *Gateway) AwaitReplicas(ctx context.Context, n int) error {
+	for {
+		changed := g.readyChanged.Wait()
+		ready := 0
+		for _, state := range g.fleet.States(time.Now()) {
+			if state.Ready {
+				ready++
+			}
+		}
+		if ready >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %d replicas, %d are ready: %w", n, ready, ctx.Err())
+		}
+	}
+}
+
+// breakerStates reports the breakers of what requests depend on.
+func (g *Gateway) breakerStates() map[string]breaker.State {
+	states := map[string]breaker.State{}
+	if g.index != nil {
+		states["index"] = g.index.state()
+	}
+	if g.engineTokenizer != nil {
+		states["tokenizer"] = g.engineTokenizer.BreakerState()
+	}
+	return states
+}
+
+// notifier wakes all who wait. The zero value is ready to use.
+type notifier struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+// Wait returns a channel that the next Broadcast closes.
+func (n *notifier) Wait() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ch == nil {
+		n.ch = make(chan struct{})
+	}
+	return n.ch
+}
+
+// Broadcast wakes all who wait.
+func (n *notifier) Broadcast() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ch != nil {
+		close(n.ch)
+		n.ch = nil
+	}
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/inferencecache/inference-cache/internal/routing"
+	"github.com/inferencecache/inference-cache/internal/tokenize"
+	"github.com/inferencecache/inference-cache/internal/version"
+)
+
+const (
+	namespace = "inferencecache"
+	// face tells this proxy from other users of the routing metrics.
+	face = "http"
+)
+
+// Buckets of the histograms.
+var (
+	rpcBuckets   = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1}
+	fastBuckets  = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .01, .1}
+	lagBuckets   = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	httpBuckets  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	ratioBuckets = []float64{0, .1, .25, .5, .75, .9, .95, .99, 1}
+	tokenBuckets = []float64{0, 16, 64, 256, 1024, 4096, 16384}
+)
+
+// Values of closed label sets that no other package owns.
+var (
+	allOrigins = []string{
+		"index_hint", "policy", "sticky_hit", "sticky_new", "sticky_stale", "sticky_respill", "target_header",
+		"single_candidate", "warmup_slice", "warmup_divert", "load_spill", "kv_pressure", "random_fallback",
+		"first_healthy_fallback", "none_eligible",
+	}
+	allHintOutcomes = []string{"followed", "unhealthy", "overloaded", "unplaceable", "spilled", "draining"}
+	allSources      = []string{"index_lookup", "local_events", "approx_tree", "hash_placement", "speculative", "none"}
+	lookupReasons   = []string{
+		"PREFIX_MATCH", "TENANT_HOT", "AFFINITY_HINT", "NO_HINT", "TIMEOUT", "POLICY_REQUIRES_CHAIN",
+		"UNKNOWN_TENANT", "UNKNOWN_MODEL", "UNKNOWN_HASH_SCHEME",
+		reasonClientTimeout, reasonUnavailable, reasonBreakerOpen, reasonSkipped, reasonOther,
+	}
+	upstreamErrorKinds = []string{kindConnect, kindTimeout, kindReset, kindStatus5xx, kindStatus429, kindMidStream}
+	retryResults       = []string{retryOK, retryFailed, retryExhausted, retryNotRetryable}
+	rejectReasons      = []string{"auth", "rate_limit", "queue_full", rejectBody, rejectNoBackend, rejectShed, rejectBad}
+	tokenKinds         = []string{"prompt", "best_overlap", "chosen_overlap", "engine_cached", "engine_unknown"}
+)
+
+const (
+	rejectBody      = "body_too_large"
+	rejectNoBackend = "no_backend"
+	rejectShed      = "shed"
+	rejectBad       = "bad_request"
+)
+
+// metrics are what a gateway counts as it goes; see collector for the rest.
+type metrics struct {
+	decisions     *prometheus.CounterVec // origin, branch
+	lookups       *prometheus.CounterVec // reason_code
+	lookupSeconds *prometheus.HistogramVec
+	hints         *prometheus.CounterVec // outcome
+	predictions   *prometheus.CounterVec // source
+	tokens        *prometheus.CounterVec // kind
+	parity        *prometheus.CounterVec // check, result
+	errorTokens   *prometheus.HistogramVec
+	matchRatio    prometheus.Observer
+	selectSeconds prometheus.Observer
+
+	requests        *prometheus.CounterVec // endpoint, code
+	requestSeconds  *prometheus.HistogramVec
+	overheadSeconds *prometheus.HistogramVec
+	ttftSeconds     *prometheus.HistogramVec
+	tpotSeconds     *prometheus.HistogramVec
+	inflight        *prometheus.GaugeVec
+	upstreamErrors  *prometheus.CounterVec // kind
+	retries         *prometheus.CounterVec // result
+	rejected        *prometheus.CounterVec // reason
+	stripped        *prometheus.CounterVec // header
+	forbidden       *prometheus.CounterVec // field
+	tokenize        *prometheus.CounterVec // source, result
+	tokenizeSeconds *prometheus.HistogramVec
+	panics          *prometheus.CounterVec // component
+}
+
+func newMetrics(registry *prometheus.Registry) *metrics {
+	plain := factory{registry}
+	faced := factory{prometheus.WrapRegistererWith(prometheus.Labels{"face": face}, registry)}
+	m := &metrics{
+		decisions:     faced.counters("routing_decisions_total", "Final choices of a replica.", "origin", "branch"),
+		lookups:       faced.counters("routing_lookups_total", "Index lookups by answer.", "reason_code"),
+		lookupSeconds: faced.histograms("routing_lookup_seconds", "Time of an index lookup.", rpcBuckets, "result"),
+		hints:         faced.counters("routing_hints_total", "What became of hints that named replicas.", "outcome"),
+		predictions:   faced.counters("routing_predictions_total", "What choices were based on.", "source"),
+		tokens:        faced.counters("routing_tokens_total", "Prompt tokens, predicted reuse and the engines' own count.", "kind"),
+		parity:        faced.counters("routing_parity_total", "Checks of our tokens against the engines'.", "check", "result"),
+		errorTokens: faced.histograms("routing_prediction_error_tokens",
+			"Difference between predicted and reported reuse.", tokenBuckets, "sign"),
+		matchRatio:    faced.histogram("routing_match_ratio", "Predicted reuse over prompt length.", ratioBuckets),
+		selectSeconds: faced.histogram("routing_select_seconds", "Time to choose, without the lookup.", fastBuckets),
+
+		requests:        plain.counters("gateway_requests_total", "Requests by status.", "endpoint", "code"),
+		requestSeconds:  plain.histograms("gateway_request_seconds", "Time of a request.", httpBuckets, "endpoint"),
+		overheadSeconds: plain.histograms("gateway_overhead_seconds", "The gateway's own time before it sends.", rpcBuckets, "endpoint"),
+		ttftSeconds:     plain.histograms("gateway_ttft_seconds", "Time to the first byte of content.", httpBuckets, "endpoint"),
+		tpotSeconds:     plain.histograms("gateway_tpot_seconds", "Time per output token after the first.", lagBuckets, "endpoint"),
+		inflight:        plain.gauges("gateway_inflight", "Requests under way.", "endpoint"),
+		upstreamErrors:  plain.counters("gateway_upstream_errors_total", "Failed attempts.", "kind"),
+		retries:         plain.counters("gateway_retries_total", "What became of failed attempts.", "result"),
+		rejected:        plain.counters("gateway_rejected_total", "Requests the gateway refused.", "reason"),
+		stripped:        plain.counters("gateway_headers_stripped_total", "Control headers of clients removed.", "header"),
+		forbidden:       plain.counters("gateway_forbidden_fields_total", "Control fields of clients refused.", "field"),
+		tokenize:        plain.counters("gateway_tokenize_total", "Prompts tokenized.", "source", "result"),
+		tokenizeSeconds: plain.histograms("gateway_tokenize_seconds", "Time to tokenize a prompt.", lagBuckets, "source"),
+		panics:          plain.counters("panics_total", "Recovered panics.", "component"),
+	}
+	m.createClosedSets()
+	build := version.Get()
+	info := plain.gauges("build_info", "The build.", "version", "commit", "go_version", "role")
+	info.WithLabelValues(build.Version, build.Commit, build.GoVersion, "gateway").Set(1)
+	return m
+}
+
+// createClosedSets makes counters exist before their first event.
+func (m *metrics) createClosedSets() {
+	for _, origin := range allOrigins {
+		m.decisions.WithLabelValues(origin, string(routing.BranchNone))
+	}
+	for _, branch := range []routing.Branch{
+		routing.BranchNoHint, routing.BranchMiss, routing.BranchTimeout, routing.BranchShortRequest,
+		routing.BranchTokenizerUnavailable,
+	} {
+		m.decisions.WithLabelValues(string(routing.OriginPolicy), string(branch))
+	}
+	for _, branch := range []routing.Branch{routing.BranchHit, routing.BranchAffinity, routing.BranchTenantHot} {
+		m.decisions.WithLabelValues(string(routing.OriginIndexHint), string(branch))
+	}
+	m.decisions.WithLabelValues(string(routing.OriginLoadSpill), string(routing.BranchSpill))
+	create(m.lookups, lookupReasons)
+	create(m.hints, allHintOutcomes)
+	create(m.predictions, allSources)
+	create(m.tokens, tokenKinds)
+	create(m.upstreamErrors, upstreamErrorKinds)
+	create(m.retries, retryResults)
+	create(m.rejected, rejectReasons)
+	create(m.stripped, controlHeaders[:])
+	create(m.forbidden, forbiddenFields)
+	create(m.panics, []string{componentHandler})
+	for _, check := range []string{"count", "cached"} {
+		for _, result := range []string{"ok", "mismatch", "skipped"} {
+			m.parity.WithLabelValues(check, result)
+		}
+	}
+	m.tokenize.WithLabelValues(string(tokenize.SourceCache), "ok")
+	m.tokenize.WithLabelValues(string(tokenize.SourceClient), "ok")
+	m.tokenize.WithLabelValues(string(tokenize.SourceEngine), "ok")
+	for _, reason := range tokenize.Reasons() {
+		m.tokenize.WithLabelValues(string(tokenize.SourceEngine), string(reason))
+	}
+	for _, result := range []string{"ok", "timeout", "error"} {
+		m.lookupSeconds.WithLabelValues(result)
+	}
+	for _, sign := range []string{"over", "under"} {
+		m.errorTokens.WithLabelValues(sign)
+	}
+}
+
+func create(counters *prometheus.CounterVec, values []string) {
+	for _, value := range values {
+		counters.WithLabelValues(value)
+	}
+}
+
+// factory makes and registers metrics.
+type factory struct{ registerer prometheus.Registerer }
+
+func (f factory) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	f.registerer.MustRegister(v)
+	return v
+}
+
+func (f factory) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	f.registerer.MustRegister(v)
+	return v
+}
+
+func (f factory) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(
+		prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
+	f.registerer.MustRegister(v)
+	return v
+}
+
+func (f factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets})
+	f.registerer.MustRegister(h)
+	return h
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/inferencecache/inference-cache/internal/engines"
+	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
+)
+
+// Lookuper answers where a prefix is cached. A call must end soon after its
+// context does.
+type Lookuper interface {
+	LookupRoute(ctx context.Context, request *pb.LookupRouteRequest) (*pb.LookupRouteResponse, error)
+}
+
+// BlockSizer tells the tokens of a block as the index learned them from
+// publishers; false means that none has told.
+type BlockSizer interface {
+	BlockSize(tenant, model, scheme string) (tokens int, known bool)
+}
+
+// Replica is one engine, or one data-parallel rank of an engine.
+type Replica struct {
+	// ID is the name publishers report blocks under.
+	ID string
+	// URL is the engine's base URL: scheme, host and port.
+	URL string
+	// Runtime is vllm, sglang or tensorrt-llm; default vllm. It is also the
+	// hash scheme.
+	Runtime string
+	// Rank is the data-parallel rank requests are pinned to; default none.
+	Rank *int
+	// Models are base models it serves; default what its /v1/models lists.
+	Models []string
+	// Tenant is the tenant of its blocks in the index; default
+	// Options.Tenant.
+	Tenant string
+	// MaxInflight bounds this gateway's requests to it; default no bound.
+	MaxInflight int
+}
+
+// TokenizerMode says where token ids come from.
+type TokenizerMode string
+
+// Tokenizer modes.
+const (
+	// TokenizeByEngine asks the engines' /tokenize.
+	TokenizeByEngine TokenizerMode = "engine"
+	// TokenizeClientIDs uses ids that clients send and no others.
+	TokenizeClientIDs TokenizerMode = "ids"
+	// TokenizeNone routes without prefix keys.
+	TokenizeNone TokenizerMode = "none"
+)
+
+// Options of a Gateway. The zero value serves on free ports of the loopback
+// and has no replicas.
+type Options struct {
+	// Listen is the address for clients; default 127.0.0.1:0.
+	Listen string
+	// AdminListen serves health, metrics and state; default none. See also
+	// Gateway.AdminHandler.
+	AdminListen string
+	Replicas    []Replica
+	// Lookuper is the index; default none, every request goes by load.
+	Lookuper Lookuper
+	// BlockSizer knows block sizes from the index; default none.
+	BlockSizer BlockSizer
+	// Tenant of replicas without one; default "local".
+	Tenant string
+	// BlockSize in tokens for replicas that do not tell; default unknown.
+	BlockSize int
+	// Policy is a name of routing.PolicyNames; default hint.
+	Policy string
+	// Fallback is the policy for requests without a usable hint; default
+	// least_load.
+	Fallback string
+	// Tokenizer mode; default TokenizeByEngine.
+	Tokenizer TokenizerMode
+	// ExposeReplica adds x-inference-cache-replica and
+	// x-inference-cache-reason to answers; default false.
+	ExposeReplica bool
+	// ForwardAuthorization sends the client's Authorization header to
+	// engines; default false.
+	ForwardAuthorization bool
+	// Retry500 also retries answers 500 and 408; default false.
+	Retry500 bool
+	// MaxBodyBytes bounds a request body; default 10 MiB.
+	MaxBodyBytes int64
+	// MaxInflight bounds requests under way; default no bound.
+	MaxInflight int
+	// MaxConnections bounds client connections; default 10,000.
+	MaxConnections int
+	Timeouts       Timeouts
+	// Registry takes the metrics; default a new one.
+	Registry *prometheus.Registry
+	// Logger takes the logs; default none.
+	Logger *slog.Logger
+}
+
+// Timeouts of a Gateway.
+type Timeouts struct {
+	// Lookup bounds one index lookup; default 5ms.
+	Lookup time.Duration
+	// Tokenize bounds one call of an engine's tokenizer; default 100ms.
+	Tokenize time.Duration
+	// BodyRead bounds reading a request body; default 60s.
+	BodyRead time.Duration
+	// FirstByte bounds the wait for an answer's first byte; default 300s.
+	FirstByte time.Duration
+	// Idle bounds the time between bytes of an answer, and how long a client
+	// may take none; default 120s.
+	Idle time.Duration
+	// HealthInterval is the time between health checks; default 5s.
+	HealthInterval time.Duration
+	// Health bounds one health check; default 2s.
+	Health time.Duration
+	// ShutdownDelay is how long requests are still accepted after Run's
+	// context ended and readiness says no; default 0.
+	ShutdownDelay time.Duration
+	// ShutdownGrace is how long running requests may go on after that;
+	// default 3s.
+	ShutdownGrace time.Duration
+}
+
+// ErrOptions marks options that cannot work.
+var ErrOptions = errors.New("gateway options")
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.Listen, "127.0.0.1:0")
+	setDefault(&o.Tenant, "local")
+	setDefault(&o.Tokenizer, TokenizeByEngine)
+	setDefault(&o.MaxBodyBytes, 10<<20)
+	setDefault(&o.MaxConnections, 10_000)
+	setDefault(&o.Timeouts.Lookup, 5*time.Millisecond)
+	setDefault(&o.Timeouts.Tokenize, 100*time.Millisecond)
+	setDefault(&o.Timeouts.BodyRead, 60*time.Second)
+	setDefault(&o.Timeouts.FirstByte, 300*time.Second)
+	setDefault(&o.Timeouts.Idle, 120*time.Second)
+	setDefault(&o.Timeouts.HealthInterval, 5*time.Second)
+	setDefault(&o.Timeouts.Health, 2*time.Second)
+	setDefault(&o.Timeouts.ShutdownGrace, 3*time.Second)
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	replicas := make([]Replica, len(o.Replicas))
+	for i, replica := range o.Replicas {
+		setDefault(&replica.Runtime, engines.VLLM)
+		setDefault(&replica.Tenant, o.Tenant)
+		replicas[i] = replica
+	}
+	o.Replicas = replicas
+	return o
+}
+
+func setDefault[T comparable](value *T, standard T) {
+	var zero T
+	if *value == zero {
+		*value = standard
+	}
+}
+
+func (o *Options) validate() error {
+	switch o.Tokenizer {
+	case TokenizeByEngine, TokenizeClientIDs, TokenizeNone:
+	default:
+		return fmt.Errorf("tokenizer %q: expected engine, ids or none", o.Tokenizer)
+	}
+	seen := map[string]bool{}
+	for _, replica := range o.Replicas {
+		if replica.ID == "" || len(replica.ID) > 256 {
+			return fmt.Errorf("replica id %.64q: expected 1 to 256 bytes", replica.ID)
+		}
+		if seen[replica.ID] {
+			return fmt.Errorf("replica %q is listed twice", replica.ID)
+		}
+		seen[replica.ID] = true
+		if _, err := parseBaseURL(replica.URL); err != nil {
+			return fmt.Errorf("replica %q: %w", replica.ID, err)
+		}
+		if _, known := engines.ProfileOf(replica.Runtime); !known {
+			return fmt.Errorf("replica %q: unknown runtime %q", replica.ID, replica.Runtime)
+		}
+	}
+	return nil
+}
+
+// parseBaseURL accepts http://host:port and https://host:port only.
+func parseBaseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, errors.New("URL cannot be parsed: expected http://host:port")
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Hostname() == "":
+		return nil, fmt.Errorf("URL %.128q: expected http://host:port", u.Redacted())
+	case u.User != nil:
+		return nil, errors.New("URL with a user name: expected http://host:port")
+	case u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "":
+		return nil, fmt.Errorf("URL %.128q: expected no path, query or fragment", u.Redacted())
+	}
+	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/routing"
+)
+
+// relay passes an answer on to the client, piece by piece, and ends the
+// attempt.
+func (x *exchange) relay(a *attempt) {
+	defer a.release()
+	header := x.writer.Header()
+	copyAnswerHeader(header, a.response.Header)
+	header.Set(headerRequestID, x.rootID)
+	x.exposeDecision(header)
+	r := &relay{
+		exchange: x, attempt: a,
+		control: http.NewResponseController(x.writer),
+		events:  isEventStream(a.response.Header),
+		counts:  x.route.generates && a.response.StatusCode == http.StatusOK,
+	}
+	x.writer.WriteHeader(a.response.StatusCode)
+	defer func() { _ = r.control.SetWriteDeadline(time.Time{}) }()
+	err := r.run()
+	a.timer.Stop()
+	_ = a.response.Body.Close()
+	gone := errors.Is(err, errClientGone)
+	outcome := a.outcome(gone)
+	if err != nil && !gone {
+		outcome = routing.Failed
+	}
+	if errors.Is(err, errShutdown) {
+		outcome = routing.Ignored
+	}
+	a.guard.End(time.Now(), outcome)
+	x.account(r)
+	if err != nil && !gone {
+		r.breakOff(err)
+	}
+	if gone {
+		panic(http.ErrAbortHandler) // nobody reads the rest; close the connection
+	}
+}
+
+// errClientGone ends a relay whose client left.
+var errClientGone = errors.New("client is gone")
+
+func isEventStream(header http.Header) bool {
+	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	return err == nil && kind == "text/event-stream"
+}
+
+// relay is the state of an answer on its way.
+type relay struct {
+	exchange *exchange
+	attempt  *attempt
+	control  *http.ResponseController
+	// events is set for server-sent events, counts for answers whose usage
+	// is of interest.
+	events, counts bool
+
+	// pending is the beginning of a line of events whose end has not come.
+	pending []byte
+	// midEvent is set while the last complete line is not an empty one.
+	midEvent        bool
+	usage           usageReader
+	firstAt, lastAt time.Time
+}
+
+// maxPendingBytes bounds a line that is held back.
+const maxPendingBytes = 1 << 20
+
+func (r *relay) run() error {
+	a := r.attempt
+	if err := r.pass(a.first); err != nil {
+		return err
+	}
+	idle := r.exchange.gateway.options.Timeouts.Idle
+	a.timer.Stop()
+	a.timer = time.AfterFunc(idle, func() { a.cancel(errIdle) })
+	for !a.ended {
+		n, err := a.response.Body.Read(*a.buffer)
+		a.timer.Reset(idle)
+		if passErr := r.pass((*a.buffer)[:n]); passErr != nil {
+			return passErr
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			a.ended = true
+		case err != nil:
+			return r.upstreamError(err)
+		}
+	}
+	return r.write(r.pending)
+}
+
+// upstreamError tells a replica that failed from a client that left.
+func (r *relay) upstreamError(err error) error {
+	switch cause := context.Cause(r.attempt.ctx); {
+	case cause == nil:
+		return err
+	case errors.Is(cause, errIdle), errors.Is(cause, errFirstByte), errors.Is(cause, errShutdown):
+		return cause
+	default:
+		return errClientGone
+	}
+}
+
+// pass hands a piece to the client. Of events, only whole lines are passed on:
+// a client can use no less, and a failure can then be reported as an event of
+// its own.
+func (r *relay) pass(piece []byte) error {
+	if len(piece) == 0 {
+		return nil
+	}
+	r.lastAt = time.Now()
+	if r.firstAt.IsZero() {
+		r.firstAt = r.lastAt
+		r.attempt.guard.FirstByte(r.firstAt, r.events)
+		if r.exchange.route.generates {
+			r.exchange.gateway.metrics.ttftSeconds.WithLabelValues(r.exchange.route.endpoint).
+				Observe(r.firstAt.Sub(r.exchange.started).Seconds())
+		}
+	}
+	if r.counts {
+		r.usage.Write(piece)
+	}
+	if !r.events {
+		return r.write(piece)
+	}
+	end := bytes.LastIndexByte(piece, '\n') + 1
+	if end == 0 && len(r.pending)+len(piece) < maxPendingBytes {
+		r.pending = append(r.pending, piece...)
+		return nil
+	}
+	if end == 0 {
+		end = len(piece)
+	}
+	whole := piece[:end]
+	if len(r.pending) > 0 {
+		whole = append(r.pending, whole...)
+	}
+	err := r.write(whole)
+	r.midEvent = !bytes.HasSuffix(whole, []byte("\n\n")) && !bytes.HasSuffix(whole, []byte("\n\r\n"))
+	r.pending = append(r.pending[:0], piece[end:]...)
+	return err
+}
+
+// write sends bytes to the client at once.
+func (r *relay) write(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	x := r.exchange
+	_ = r.control.SetWriteDeadline(time.Now().Add(x.gateway.options.Timeouts.Idle))
+	_, err := x.writer.Write(p)
+	if err == nil {
+		err = r.control.Flush()
+	}
+	if err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// breakOff tells the client that the answer is incomplete: by an event in a
+// stream of events, else by closing the connection.
+func (r *relay) breakOff(err error) {
+	x := r.exchange
+	x.gateway.metrics.upstreamErrors.WithLabelValues(kindMidStream).Inc()
+	id, _ := r.attempt.guard.Replica()
+	x.gateway.logger.Warn("answer broke off", "request_id", x.rootID, "replica", id, "error", err)
+	if !r.events {
+		panic(http.ErrAbortHandler)
+	}
+	fault := upstreamFailed()
+	fault.message = "the replica failed in the middle of its answer"
+	switch {
+	case errors.Is(err, errShutdown):
+		fault = draining()
+	case errors.Is(err, errIdle), errors.Is(err, errFirstByte):
+		fault = upstreamTimeout()
+	}
+	event := []byte("data: ")
+	if r.midEvent {
+		event = []byte("\ndata: ")
+	}
+	event = append(append(event, fault.body()...), "\n\n"...)
+	_ = r.write(event)
+}
+
+// account compares what was predicted with what the engine reports.
+func (x *exchange) account(r *relay) {
+	m := x.gateway.metrics
+	if !r.counts {
+		return
+	}
+	reported := r.usage.last
+	prompt := x.promptTokens
+	if prompt == 0 && reported != nil {
+		prompt = reported.PromptTokens
+	}
+	prediction := &x.decision.Prediction
+	m.tokens.WithLabelValues("prompt").Add(float64(prompt))
+	m.tokens.WithLabelValues("best_overlap").Add(float64(prediction.BestOverlapTokens))
+	m.tokens.WithLabelValues("chosen_overlap").Add(float64(prediction.OverlapTokens))
+	if prompt > 0 {
+		m.matchRatio.Observe(float64(prediction.OverlapTokens) / float64(prompt))
+	}
+	cached, known := 0, false
+	if reported != nil {
+		cached, known = reported.cachedTokens()
+	}
+	if !known {
+		m.tokens.WithLabelValues("engine_unknown").Add(float64(prompt))
+	} else {
+		m.tokens.WithLabelValues("engine_cached").Add(float64(max(cached, 0)))
+	}
+	x.checkParity(reported, cached, known)
+	if reported != nil && reported.CompletionTokens > 1 && r.events {
+		perToken := r.lastAt.Sub(r.firstAt).Seconds() / float64(reported.CompletionTokens-1)
+		m.tpotSeconds.WithLabelValues(x.route.endpoint).Observe(perToken)
+	}
+}
+
+func (x *exchange) checkParity(reported *usage, cached int, cachedKnown bool) {
+	m := x.gateway.metrics
+	result := "skipped"
+	if reported != nil && x.promptTokens > 0 && !x.batch {
+		result = verdict(reported.PromptTokens == x.promptTokens)
+	}
+	m.parity.WithLabelValues("count", result).Inc()
+
+	result = "skipped"
+	prediction := &x.decision.Prediction
+	if cachedKnown && prediction.ReasonCode == routing.ReasonPrefixMatch {
+		difference := prediction.OverlapTokens - cached
+		sign := "over"
+		if difference < 0 {
+			sign, difference = "under", -difference
+		}
+		m.errorTokens.WithLabelValues(sign).Observe(float64(difference))
+		result = verdict(difference <= prediction.BlockSize)
+	}
+	m.parity.WithLabelValues("cached", result).Inc()
+}
+
+func verdict(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "mismatch"
+}
