@@ -29,9 +29,9 @@ const (
 // PublisherFrame is one message from the publisher.
 type PublisherFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Data frames (snapshot_*, delta) count 1, 2, 3, ... within an incarnation
-	// and server link. Other frames carry the sequence of the last data frame
-	// sent before them.
+	// Data frames (snapshot_*, delta) count up by one within an incarnation and
+	// server epoch; snapshot_begin may skip numbers. Other frames carry the
+	// sequence of the last data frame sent before them.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Types that are valid to be assigned to Frame:
 	//
@@ -248,10 +248,10 @@ type SyncHello struct {
 	Rank          int32  `protobuf:"varint,8,opt,name=rank,proto3" json:"rank,omitempty"`
 	RankCount     int32  `protobuf:"varint,9,opt,name=rank_count,json=rankCount,proto3" json:"rank_count,omitempty"`
 	ClientVersion string `protobuf:"bytes,10,opt,name=client_version,json=clientVersion,proto3" json:"client_version,omitempty"`
-	// Sequence of the last data frame this publisher knows the server applied
-	// for this incarnation and server epoch; 0 = none.
+	// Last data frame the server acknowledged in this incarnation and server
+	// epoch; 0 = none, or the publisher cannot go on after it.
 	ResumeSequence uint64 `protobuf:"varint,11,opt,name=resume_sequence,json=resumeSequence,proto3" json:"resume_sequence,omitempty"`
-	// Epoch of the server that resume_sequence belongs to.
+	// Epoch of the server that resume_sequence belongs to; empty = none yet.
 	ResumeServerEpoch string `protobuf:"bytes,12,opt,name=resume_server_epoch,json=resumeServerEpoch,proto3" json:"resume_server_epoch,omitempty"`
 	// Names of optional features the publisher understands.
 	Features      []string `protobuf:"bytes,13,rep,name=features,proto3" json:"features,omitempty"`
@@ -556,7 +556,7 @@ func (x *SnapshotChunk) GetStored() []*StoredRun {
 // SnapshotEnd makes the transfer visible in one step.
 type SnapshotEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Blocks sent since SnapshotBegin; a mismatch aborts the snapshot.
+	// Block keys sent since SnapshotBegin; a mismatch aborts the snapshot.
 	Blocks        uint64 `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -599,7 +599,8 @@ func (x *SnapshotEnd) GetBlocks() uint64 {
 	return 0
 }
 
-// SyncDelta is one engine batch, applied in order and as one step.
+// SyncDelta is one engine batch, or a part of one that exceeds a frame. It is
+// applied in order and as one step.
 type SyncDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unix microseconds of the engine's batch.
@@ -982,12 +983,13 @@ func (x *SyncStats) GetStats() *ReplicaStats {
 	return nil
 }
 
-// SyncHeartbeat says: all that was reported is still held.
+// SyncHeartbeat says: all that was reported is still held. The server answers
+// with an acknowledgement.
 type SyncHeartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unix microseconds.
 	TimestampUs int64 `protobuf:"varint,1,opt,name=timestamp_us,json=timestampUs,proto3" json:"timestamp_us,omitempty"`
-	// Blocks in the mirror, compared by the server at the same sequence.
+	// Blocks in the mirror when this was sent, for display.
 	ResidentBlocks uint64 `protobuf:"varint,2,opt,name=resident_blocks,json=residentBlocks,proto3" json:"resident_blocks,omitempty"`
 	// Learned since hello; 0 = unknown.
 	BlockSize     int32 `protobuf:"varint,3,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
@@ -1268,7 +1270,9 @@ type SyncWelcome struct {
 	// Random per server process.
 	ServerEpoch string `protobuf:"bytes,2,opt,name=server_epoch,json=serverEpoch,proto3" json:"server_epoch,omitempty"`
 	// True: begin with a snapshot. False: go on after resume_sequence.
-	NeedSnapshot        bool   `protobuf:"varint,3,opt,name=need_snapshot,json=needSnapshot,proto3" json:"need_snapshot,omitempty"`
+	NeedSnapshot bool `protobuf:"varint,3,opt,name=need_snapshot,json=needSnapshot,proto3" json:"need_snapshot,omitempty"`
+	// Last data frame the server dealt with in this incarnation; the next one
+	// must be greater.
 	ResumeSequence      uint64 `protobuf:"varint,4,opt,name=resume_sequence,json=resumeSequence,proto3" json:"resume_sequence,omitempty"`
 	HeartbeatIntervalMs int32  `protobuf:"varint,5,opt,name=heartbeat_interval_ms,json=heartbeatIntervalMs,proto3" json:"heartbeat_interval_ms,omitempty"`
 	// Data frames that may be unacknowledged at a time.
@@ -1366,13 +1370,14 @@ func (x *SyncWelcome) GetFeatures() []string {
 	return nil
 }
 
-// SyncAck acknowledges all data frames up to and including sequence.
+// SyncAck says that all data frames up to and including sequence are dealt
+// with: applied, staged, or passed over because a resync was asked for.
 type SyncAck struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Current window; 0 in no case.
+	// Current window, at least 1.
 	WindowFrames int32 `protobuf:"varint,2,opt,name=window_frames,json=windowFrames,proto3" json:"window_frames,omitempty"`
-	// Parts of those frames that were dropped as invalid.
+	// Parts dropped as invalid since the acknowledgement before.
 	DroppedParts  uint64 `protobuf:"varint,3,opt,name=dropped_parts,json=droppedParts,proto3" json:"dropped_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
