@@ -22,13 +22,19 @@ OPTIONS = {
 def messages(about):
     """A conversation whose prefix no other test shares."""
     return [
-        {"role": "system", "content": f"You answer questions about {about}. " * 20},
+        {"role": "system", "content": f"{about}: this is what you answer questions about. " * 12},
         {"role": "user", "content": "Tell me more."},
     ]
 
 
+# An answer does not end early, however the model would like to.
+FULL = {"extra_body": {"ignore_eos": True}}
+ENDLESS = {"max_tokens": 20_000, **FULL}
+
+
 def chat(about, **options):
-    return {"model": MODEL, "messages": messages(about), "max_tokens": 8, "temperature": 0, **options}
+    defaults = {"model": MODEL, "messages": messages(about), "max_tokens": 8, "temperature": 0, **FULL}
+    return defaults | options
 
 
 def cached(usage):
@@ -109,16 +115,15 @@ class ClientTest(unittest.TestCase):
 
     def test_an_unknown_model_is_not_found(self):
         with self.assertRaises(openai.NotFoundError) as caught:
-            self.client.chat.completions.create(**chat("x") | {"model": "no-such-model"})
+            self.client.chat.completions.create(**chat("x", model="no-such-model"))
         self.assertEqual(caught.exception.code, "model_not_found")
-        self.assertIn("no-such-model", str(caught.exception))
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("no-such-model")
 
     def test_a_field_that_steers_engines_is_a_bad_request(self):
         steering = {"kv_transfer_params": {"do_remote_decode": True}}
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.client.chat.completions.create(**chat("x"), extra_body=steering)
+            self.client.chat.completions.create(**chat("x", extra_body=steering))
         self.assertEqual(caught.exception.code, "forbidden_field")
 
     def test_a_request_the_engine_refuses_is_a_bad_request(self):
@@ -127,7 +132,7 @@ class ClientTest(unittest.TestCase):
 
     def test_a_left_stream_does_not_hold_the_next_request(self):
         with self.client.chat.completions.create(
-            **chat("python storms") | {"max_tokens": 20_000}, stream=True
+            **chat("python storms", **ENDLESS), stream=True
         ) as stream:
             next(iter(stream))
         answer = self.client.chat.completions.create(**chat("python calm"))
@@ -141,7 +146,7 @@ class AsyncClientTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_a_cancelled_request_does_not_hold_the_next_one(self):
         create = self.client.chat.completions.create
-        pending = asyncio.create_task(create(**chat("python fog") | {"max_tokens": 20_000}))
+        pending = asyncio.create_task(create(**chat("python fog", **ENDLESS)))
         with self.assertRaises(asyncio.TimeoutError):
             await asyncio.wait_for(pending, 0.2)
         answer = await create(**chat("python clearing"))
