@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -114,12 +116,7 @@ func (d *Discovery) askVLLM(ctx context.Context, client *http.Client, base *url.
 	if families, err := Scrape(ctx, client, base.JoinPath(p.MetricsPath).String()); err == nil {
 		d.BlockSize = families.blockSize("vllm:cache_config_info")
 	}
-	var sources []struct {
-		Rank     int     `json:"data_parallel_rank"`
-		Endpoint string  `json:"endpoint"`
-		Replay   *string `json:"replay_endpoint"`
-		Topic    *string `json:"topic"`
-	}
+	var sources eventSources
 	if getJSON(ctx, client, base, "/kv_event_sources", &sources) != nil || len(sources) > maxRanks {
 		return
 	}
@@ -137,6 +134,34 @@ func (d *Discovery) askVLLM(ctx context.Context, client *http.Client, base *url.
 		}
 		d.Sources = append(d.Sources, source)
 	}
+}
+
+// eventSources is a vLLM engine's answer, in either of its forms: a list
+// whose members name their rank, or an object keyed by rank.
+type eventSources []eventSource
+
+type eventSource struct {
+	Rank     int     `json:"data_parallel_rank"`
+	Endpoint string  `json:"endpoint"`
+	Replay   *string `json:"replay_endpoint"`
+	Topic    *string `json:"topic"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *eventSources) UnmarshalJSON(data []byte) error {
+	var byRank map[int]eventSource
+	if data[0] != '{' {
+		return json.Unmarshal(data, (*[]eventSource)(s))
+	}
+	if err := json.Unmarshal(data, &byRank); err != nil {
+		return err
+	}
+	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
+		source := byRank[rank]
+		source.Rank = rank
+		*s = append(*s, source)
+	}
+	return nil
 }
 
 // blockSize reads the label block_size of an information metric.

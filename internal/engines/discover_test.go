@@ -68,6 +68,25 @@ func TestDiscover(t *testing.T) {
 				},
 			},
 		},
+		"a vLLM that lists its sockets by rank": {
+			pages: map[string]string{
+				"/v1/models": oneModel,
+				"/kv_event_sources": `{
+					"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":null,"topic":"kv@a"},
+					"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5600","topic":"kv@a"}}`,
+			},
+			want: Discovery{
+				Models: []Model{{ID: "m"}},
+				Sources: []EventSource{
+					{Rank: 0, Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5600", Topic: "kv@a"},
+					{Rank: 1, Endpoint: "tcp://127.0.0.1:5558", Topic: "kv@a"},
+				},
+			},
+		},
+		"a vLLM without event sockets": {
+			pages: map[string]string{"/v1/models": oneModel, "/kv_event_sources": `{}`},
+			want:  Discovery{Models: []Model{{ID: "m"}}},
+		},
 		"sockets on other hosts are not believed": {
 			pages: map[string]string{
 				"/v1/models": oneModel,

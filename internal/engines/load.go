@@ -95,7 +95,10 @@ func (m *LoadMeter) Read(f Families) (Load, error) {
 	if m.opts.Ceiling > 0 {
 		load.Pressure = unit((load.Running + load.Waiting) / m.opts.Ceiling)
 	}
-	load.CacheBytes = int64(load.Usage * float64(max(m.opts.CacheBytes, 0)))
+	load.CacheBytes = max(m.opts.CacheBytes, 0)
+	if load.Usage < 1 {
+		load.CacheBytes = int64(load.Usage * float64(load.CacheBytes))
+	}
 	load.T2HitTokens = count(f, p.external.part, sel)
 	load.T2QueryTokens = count(f, p.external.whole, sel)
 	return load, nil
