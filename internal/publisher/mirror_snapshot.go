@@ -48,12 +48,26 @@ func (m *mirror) chains() (parents []uint32, inner bitset) {
 		if b.flags&flagParent == 0 || !m.isHead(slot) {
 			continue
 		}
-		if parent := m.standIn(node{b.adapter, b.parentKey}); parent != 0 && m.at(parent-1).tokens < b.tokens {
+		if parent := m.parentOf(slot); parent != 0 && m.at(parent-1).tokens < b.tokens {
 			parents[slot] = parent
 			inner.set(parent - 1)
 		}
 	}
 	return parents, inner
+}
+
+// parentOf returns slot + 1 of the block that stands for a block's parent. It
+// is in the slot before as a rule.
+func (m *mirror) parentOf(slot uint32) uint32 {
+	b := m.at(slot)
+	if slot > 0 {
+		before := m.at(slot - 1)
+		if before.key == b.parentKey && before.adapter == b.adapter &&
+			before.credited() && before.flags&flagShared == 0 {
+			return slot
+		}
+	}
+	return m.standIn(node{b.adapter, b.parentKey})
 }
 
 // standIn returns slot + 1 of the block that stands for a reported node.

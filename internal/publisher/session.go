@@ -26,7 +26,8 @@ type SessionConfig struct {
 	OnGap GapPolicy
 	// ParkedBlocks bounds the blocks that wait for their parent, default 65536.
 	ParkedBlocks int
-	// MaxBlocks bounds the mirror, default 16777216.
+	// MaxBlocks bounds the mirror, default 4194304. A block takes about
+	// 100 bytes.
 	MaxBlocks int
 	// Rank is compared with the rank that batches name; it is unknown unless
 	// HasRank is set.
@@ -74,7 +75,7 @@ type Session struct {
 	live      mark
 	recent    recentBatches
 	replay    replayState
-	held      []heldBatch
+	held      []wireBatch
 	// heldBytes is the sum of the payloads in held.
 	heldBytes int
 	// complete says that nothing is known to be missing from the mirror.
@@ -131,7 +132,7 @@ func (c SessionConfig) withDefaults() SessionConfig {
 	c.Scheme = cmp.Or(c.Scheme, "vllm")
 	c.MinBlockSize = cmp.Or(c.MinBlockSize, 2)
 	c.ParkedBlocks = cmp.Or(c.ParkedBlocks, 65536)
-	c.MaxBlocks = cmp.Or(c.MaxBlocks, 1<<24)
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 1<<22)
 	c.OnGap = cmp.Or(c.OnGap, GapSuspect)
 	c.HiddenIdentity = cmp.Or(c.HiddenIdentity, HiddenIdentityCount)
 	if c.Copies == CopiesByScheme {

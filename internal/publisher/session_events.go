@@ -14,7 +14,7 @@ import (
 const maxClockSkew = 5 * time.Minute
 
 // apply takes the batch at next. An undecodable one counts as one event.
-func (s *Session) apply(b heldBatch, now time.Time) {
+func (s *Session) apply(b wireBatch, now time.Time) {
 	s.recent.add(b.sequence, b.hash)
 	s.next = b.sequence + 1
 	s.tally.batches++

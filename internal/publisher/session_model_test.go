@@ -275,7 +275,9 @@ func TestSessionConvergesOverLoss(t *testing.T) {
 
 // A session with any input neither panics nor loses count.
 func FuzzSession(f *testing.F) {
-	f.Add(payload(f, testStart, storeEvent("a", "a", 1, 2, nil)), uint64(0), uint8(0))
+	for i, vector := range loadEventVectors(f).Vectors {
+		f.Add(fromHex(f, vector.Hex), uint64(i%3), uint8(i))
+	}
 	f.Fuzz(func(t *testing.T, data []byte, sequence uint64, how uint8) {
 		s := NewSession(SessionConfig{HasReplay: how&1 != 0, ParkedBlocks: 8, MaxBlocks: 8, LoRAIDs: map[int64]string{7: "l"}})
 		seen := replica{}

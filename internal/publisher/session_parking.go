@@ -35,8 +35,6 @@ func newParkingLot(maxBlocks int) parkingLot {
 	}
 }
 
-func (l *parkingLot) events() int { return l.runs }
-
 func (l *parkingLot) add(r *storedRun) {
 	run := &parkedRun{storedRun: *r, left: len(r.hashes)}
 	run.hashes, run.contents = slices.Clone(r.hashes), slices.Clone(r.contents)

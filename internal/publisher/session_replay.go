@@ -48,7 +48,7 @@ func (s *Session) mayFill(held bool) bool {
 // mayRebuild reports whether to try again a replay that failed, now that a
 // parent is missing.
 func (s *Session) mayRebuild(now time.Time) bool {
-	return s.canReplay() && s.replay.failed && s.parked.events() > 0 && now.Sub(s.replay.askedAt) >= rebuildPause
+	return s.canReplay() && s.replay.failed && s.parked.runs > 0 && now.Sub(s.replay.askedAt) >= rebuildPause
 }
 
 func (s *Session) askReplay(kind replayKind, from uint64, reset ResetCause, now time.Time) Step {
@@ -64,7 +64,7 @@ func (s *Session) Replayed(sequence uint64, payload []byte, now time.Time) Step 
 	if s.replay.kind == replayNone {
 		return Step{}
 	}
-	batch := heldBatch{payload: payload, sequence: sequence, hash: xxh3.Hash(payload)}
+	batch := wireBatch{payload: payload, sequence: sequence, hash: xxh3.Hash(payload)}
 	s.replay.got++
 	reset := ResetNone
 	if s.replay.got == 1 {
@@ -90,18 +90,19 @@ func (s *Session) Replayed(sequence uint64, payload []byte, now time.Time) Step 
 }
 
 // verify compares the first batch of a replay with the last one applied.
-func (s *Session) verify(batch heldBatch, now time.Time) Step {
+func (s *Session) verify(batch wireBatch, now time.Time) Step {
 	if last := s.recent.last(); batch.sequence != last.sequence || batch.hash != last.hash {
-		return s.reproveFailed(now)
+		return s.lostContinuity(now)
 	}
 	s.replay.kind = replayFill
 	return s.step(ResetNone)
 }
 
-func (s *Session) reproveFailed(now time.Time) Step {
-	cause := s.restartCause(now)
-	s.dropButHeld(cause, now)
-	return s.askReplay(replayAll, 0, cause, now)
+// lostContinuity starts over after a reconnect: the engine is another one, or
+// can no longer prove that it is the same.
+func (s *Session) lostContinuity(now time.Time) Step {
+	s.dropButHeld(ResetRestart, now)
+	return s.askReplay(replayAll, 0, ResetRestart, now)
 }
 
 // rebuildFrom starts the mirror anew when the replay reaches further back.
@@ -138,7 +139,7 @@ func (s *Session) ReplayDone(result ReplayResult, now time.Time) Step {
 	reset := ResetNone
 	switch {
 	case kind == replayVerify && answered:
-		return s.reproveFailed(now)
+		return s.lostContinuity(now)
 	case kind == replayVerify:
 		reset = ResetReconnect
 		s.dropButHeld(reset, now)

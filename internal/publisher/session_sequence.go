@@ -20,7 +20,8 @@ const (
 	conflictCount  = 3
 )
 
-type heldBatch struct {
+// wireBatch is a batch that is not decoded yet.
+type wireBatch struct {
 	payload        []byte
 	sequence, hash uint64
 	// first marks the first live batch of a connection.
@@ -59,7 +60,7 @@ func (s *Session) Disconnected(time.Time) {
 func (s *Session) Live(sequence uint64, payload []byte, now time.Time) Step {
 	s.tally.lastReceived = now
 	s.forgetSuspects(now)
-	batch := heldBatch{payload: payload, sequence: sequence, hash: xxh3.Hash(payload)}
+	batch := wireBatch{payload: payload, sequence: sequence, hash: xxh3.Hash(payload)}
 	before := s.live
 	batch.first = !before.set
 	s.live = mark{sequence: sequence, hash: batch.hash, set: true}
@@ -79,7 +80,7 @@ func (s *Session) Live(sequence uint64, payload []byte, now time.Time) Step {
 
 // advance applies a live batch, asks for the ones before it, or finds that it
 // comes from another publisher. held says that it waited for a replay.
-func (s *Session) advance(batch heldBatch, held bool, now time.Time) Step {
+func (s *Session) advance(batch wireBatch, held bool, now time.Time) Step {
 	switch {
 	case !s.hasNext:
 		s.begin(batch.sequence)
@@ -146,7 +147,7 @@ func (s *Session) missed(before uint64, now time.Time) ResetCause {
 
 // restart drops everything because the batch comes from another life of the
 // engine's publisher, or from another publisher.
-func (s *Session) restart(batch heldBatch, now time.Time) Step {
+func (s *Session) restart(batch wireBatch, now time.Time) Step {
 	cause := s.restartCause(now)
 	s.drop(cause, now)
 	// Where two publishers share a stream, replays would go on for ever.
@@ -206,7 +207,7 @@ func (s *Session) forgetSuspects(now time.Time) {
 
 // hold keeps a live batch for after the replay. Past the bounds the oldest
 // ones go; a replay brings them back.
-func (s *Session) hold(batch heldBatch) {
+func (s *Session) hold(batch wireBatch) {
 	s.held = append(s.held, batch)
 	s.heldBytes += len(batch.payload)
 	drop := 0

@@ -51,7 +51,7 @@ type vectorHolding struct {
 	Tokens, Copies     int
 }
 
-func loadEventVectors(t *testing.T) eventVectors {
+func loadEventVectors(t testing.TB) eventVectors {
 	t.Helper()
 	raw, err := os.ReadFile("../kvevents/testdata/engine-events.json")
 	if err != nil {
@@ -64,7 +64,7 @@ func loadEventVectors(t *testing.T) eventVectors {
 	return file
 }
 
-func fromHex(t *testing.T, text string) []byte {
+func fromHex(t testing.TB, text string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(text)
 	if err != nil {
