@@ -143,11 +143,6 @@ func (e *evaluation) begin(request *Request, out *Decision) {
 func (e *evaluation) run(ctx context.Context) {
 	defer e.releaseView()
 	e.out.Reason = e.decide(ctx)
-	switch e.out.Reason {
-	case PrefixMatch, TenantHot, AffinityHint:
-	default:
-		e.out.Scores = nil
-	}
 }
 
 // end forgets the request. Buffers of unusual size are left to the collector.

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 
+	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/policy"
 )
 
@@ -15,3 +16,6 @@ func (s *Server) SetPolicies(policies []policy.Declared, quotas []policy.Quota) 
 
 // Sweep runs the index's maintenance now.
 func (s *Server) Sweep() { s.sweep(context.Background()) }
+
+// Ingest takes in contract updates without gRPC.
+func (s *Server) Ingest() *ingest.Contract { return s.ingest }

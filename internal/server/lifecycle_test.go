@@ -156,6 +156,29 @@ func TestShutdownGraceBoundsUnaryCalls(t *testing.T) {
 	}
 }
 
+// TestShutdownLeavesAStuckCallBehind holds a lookup in a tokenizer that obeys
+// no context.
+func TestShutdownLeavesAStuckCallBehind(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	h := start(t, func(o *server.Options) {
+		o.ShutdownGrace = time.Millisecond
+		o.Tokenizer = tokenizerFunc(func(context.Context) ([]uint32, error) {
+			close(entered)
+			<-leave
+			return nil, nil
+		})
+	})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, _ = h.client.LookupRoute(h.ctx(), &pb.LookupRouteRequest{TenantId: "team", ModelId: "m", HashScheme: "vllm", PromptText: "hi"})
+	}()
+	<-entered
+	h.shutDown()
+	close(leave)
+	<-answered
+}
+
 type tokenizerFunc func(ctx context.Context) ([]uint32, error)
 
 func (f tokenizerFunc) Tokenize(ctx context.Context, _, _ string) ([]uint32, error) { return f(ctx) }

@@ -21,6 +21,11 @@ func FuzzLookupRoute(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	for replica, letters := range map[string]string{"w": "abcd", "v": "ab", "u": "x"} {
+		update := (&harness{}).update(replica, letters, 64)
+		update.Stats = &pb.ReplicaStats{HitRate: .5, Pressure: .5}
+		s.Ingest().Update(f.Context(), update)
+	}
 	seeds := []*pb.LookupRouteRequest{
 		chain("abcd", 64),
 		{TenantId: "team", ModelId: "m", HashScheme: "vllm", PrefixHash: hash('a'), PrefixTokenCount: -1},
@@ -48,8 +53,16 @@ func FuzzLookupRoute(f *testing.F) {
 		if !proto.Equal(sent, &request) {
 			t.Error("the request was changed")
 		}
-		if len(response.GetReplicaScores()) > 0 {
-			t.Errorf("an empty index gave %v", response)
+		hint := slices.Contains([]string{"PREFIX_MATCH", "TENANT_HOT", "AFFINITY_HINT"}, response.GetReasonCode())
+		if scores := response.GetReplicaScores(); hint != (len(scores) > 0) {
+			t.Errorf("%s with %d scores", response.GetReasonCode(), len(scores))
+		}
+		best := float32(math.Inf(1))
+		for _, score := range response.GetReplicaScores() {
+			if !(score.GetScore() <= best && score.GetScore() >= 0) {
+				t.Errorf("score %v after %v", score.GetScore(), best)
+			}
+			best = score.GetScore()
 		}
 	})
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // shutdown tells everyone to leave, waits for running calls within the grace
-// period and closes what is left.
+// period and closes what is left. A handler that obeys nothing is left behind.
 func (s *Server) shutdown() {
 	s.logger.Info("shutting down")
 	s.health.Shutdown()
@@ -24,34 +24,44 @@ func (s *Server) shutdown() {
 	s.ingest.Drain()
 	s.sync.Drain()
 
-	graceful := make(chan struct{})
-	go func() {
-		defer close(graceful)
-		s.grpc.GracefulStop()
-	}()
-	if !within(s.options.ShutdownGrace, graceful) {
+	grace, endGrace := context.WithTimeout(context.Background(), s.options.ShutdownGrace)
+	defer endGrace()
+	graceful := begin(s.grpc.GracefulStop)
+	drained := wait(grace, graceful)
+
+	closing, endClosing := context.WithTimeout(context.Background(), closeTimeout)
+	defer endClosing()
+	if !drained {
 		s.logger.Warn("calls were still running after the grace period")
-		go s.grpc.Stop()
-		within(closeTimeout/2, graceful)
+		begin(s.grpc.Stop)
 	}
 	s.endTasks()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout/2)
-	defer cancel()
-	if s.http.Shutdown(ctx) != nil {
+	if s.http.Shutdown(closing) != nil {
 		_ = s.http.Close() // ends the connections that would not
 	}
-	s.tasks.Wait()
+	if !wait(closing, begin(s.tasks.Wait)) {
+		s.logger.Warn("a call would not end")
+	}
 	s.process.up.Set(0)
 	s.logger.Info("stopped")
 }
 
-func within(limit time.Duration, done <-chan struct{}) bool {
-	timeout := time.NewTimer(limit)
-	defer timeout.Stop()
+// begin runs f on its own goroutine and returns a channel closed at its end.
+func begin(f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	return done
+}
+
+// wait reports whether done came before the end of ctx.
+func wait(ctx context.Context, done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
-	case <-timeout.C:
+	case <-ctx.Done():
 		return false
 	}
 }
