@@ -126,13 +126,16 @@ func baseURL(address string) string {
 	return "http://" + address
 }
 
+// pageClient reads pages that are made without waiting for anything.
+var pageClient = &http.Client{Timeout: 10 * time.Second}
+
 // status returns the status of a GET, 0 when there was no answer.
 func status(ctx context.Context, url string) int {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := pageClient.Do(request)
 	if err != nil {
 		return 0
 	}
@@ -148,7 +151,7 @@ func metrics(ctx context.Context, t *testing.T, url string) map[string]*dto.Metr
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := pageClient.Do(request)
 	if err != nil {
 		t.Fatalf("reading metrics: %v", err)
 	}

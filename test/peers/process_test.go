@@ -145,13 +145,12 @@ func runProgram(t *testing.T, within time.Duration, cmd *exec.Cmd) (output []byt
 // eventually polls until ok returns true.
 func eventually(t *testing.T, within time.Duration, what string, ok func(ctx context.Context) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
+	deadline := time.After(within)
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	for !ok(ctx) {
+	for !ok(t.Context()) {
 		select {
-		case <-ctx.Done():
+		case <-deadline:
 			t.Fatalf("not within %s: %s", within, what)
 		case <-ticker.C:
 		}

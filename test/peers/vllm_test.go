@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -21,7 +22,7 @@ const (
 	vllmBlockSize = 32 // its CPU attention takes multiples of 32 only
 	vllmBlocks    = 96
 	// vllmStart is how long an engine may take to start on a busy machine.
-	vllmStart = 10 * time.Minute
+	vllmStart = 15 * time.Minute
 )
 
 // vllmEngine is one real engine.
@@ -122,7 +123,8 @@ func (e *vllmEngine) waitReady(t *testing.T) {
 // vllmFleet is `up` in front of two engines.
 type vllmFleet struct {
 	*fleet
-	a, b *vllmEngine
+	binary string
+	a, b   *vllmEngine
 }
 
 func startVLLMFleet(t *testing.T) *vllmFleet {
@@ -136,7 +138,7 @@ func startVLLMFleet(t *testing.T) *vllmFleet {
 	b := startVLLM(t, python, model, "b", "1")
 	a.waitReady(t)
 	b.waitReady(t)
-	return &vllmFleet{startUp(t, binary, a.engineAddresses, b.engineAddresses), a, b}
+	return &vllmFleet{startUp(t, binary, a.engineAddresses, b.engineAddresses), binary, a, b}
 }
 
 // request is a completion that is computed to its end, deterministically.
@@ -181,11 +183,13 @@ func TestVLLM(t *testing.T) {
 	t.Run("evictions are followed", f.testEvictions)
 	t.Run("a reset is followed", f.testReset)
 	t.Run("every event was used", f.testNothingSkipped)
+	t.Run("an index that starts late learns from the replay", f.testLateStart)
+	t.Run("a killed engine costs its cache and no request", f.testKilled)
 }
 
 func (f *vllmFleet) testHolder(t *testing.T) {
-	for _, engine := range []*vllmEngine{f.b, f.a, f.b} {
-		prompt := text("Held by " + engine.process.name + " in " + t.Name() + engine.replica)
+	for n, engine := range []*vllmEngine{f.b, f.a, f.b} {
+		prompt := text(fmt.Sprintf("Prompt %d is held by one engine", n))
 		f.hold(t, engine, prompt)
 		got := complete(t, f.Gateway, request(map[string]any{"prompt": prompt + "And what then?"}))
 		if got.Replica != engine.replica || got.CachedTokens != len(prompt) {
@@ -288,6 +292,29 @@ func (f *vllmFleet) testNothingSkipped(t *testing.T) {
 	} {
 		if total := sum(families[name], nil); total != 0 {
 			t.Errorf("%s is %v: %v", name, total, families[name].GetMetric())
+		}
+	}
+}
+
+// testLateStart puts a second `up` in front of the same engines.
+func (f *vllmFleet) testLateStart(t *testing.T) {
+	prompt := text("Older than the index")
+	f.hold(t, f.b, prompt)
+	late := startUp(t, f.binary, f.a.engineAddresses, f.b.engineAddresses)
+	got := complete(t, late.Gateway, request(map[string]any{"prompt": prompt + "?"}))
+	if got.Replica != f.b.replica || got.CachedTokens != len(prompt) {
+		t.Errorf("served by %s (%s) with %d tokens reused, want %s with %d",
+			got.Replica, got.Reason, got.CachedTokens, f.b.replica, len(prompt))
+	}
+}
+
+func (f *vllmFleet) testKilled(t *testing.T) {
+	prompt := text("Lost with its engine")
+	f.hold(t, f.b, prompt)
+	f.b.process.signalGroup(syscall.SIGKILL)
+	for n := range 5 {
+		if got := complete(t, f.Gateway, request(map[string]any{"prompt": prompt + "?"})); got.Replica != f.a.replica {
+			t.Errorf("request %d was answered by %s, want %s", n, got.Replica, f.a.replica)
 		}
 	}
 }
