@@ -158,16 +158,25 @@ func (c Config) check() error {
 	case c.Ranks < 0 || c.FirstRank < 0 || c.FirstRank+c.Ranks > MaxRanks:
 		return fmt.Errorf("ranks %d from %d: 0 to %d expected", c.Ranks, c.FirstRank, MaxRanks)
 	}
-	for name, raw := range map[string]string{"engine URL": c.BaseURL, "metrics URL": c.MetricsURL} {
-		if raw == "" {
-			continue
-		}
-		u, err := url.Parse(raw)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-			return fmt.Errorf("%s: http://host:port expected", name)
-		}
+	if err := checkURL(c.BaseURL); err != nil {
+		return fmt.Errorf("engine URL: %w", err)
+	}
+	if err := checkURL(c.MetricsURL); err != nil {
+		return fmt.Errorf("metrics URL: %w", err)
 	}
 	return c.checkPorts()
+}
+
+// checkURL does not repeat what it refuses: it may hold a password.
+func checkURL(raw string) error {
+	if raw == "" {
+		return nil
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return errors.New("http://host:port expected")
+	}
+	return nil
 }
 
 // checkPorts makes sure that the sockets of all ranks exist and do not meet.

@@ -57,7 +57,7 @@ func (p *Publisher) scrape(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		attempt, cancel := context.WithTimeout(ctx, min(interval, askTimeout))
+		attempt, cancel := context.WithTimeout(ctx, askTimeout)
 		load, err := p.scrapeOnce(attempt, meters)
 		cancel()
 		if ctx.Err() != nil {
