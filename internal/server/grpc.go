@@ -38,7 +38,9 @@ func (s *Server) newGRPCServer(transport credentials.TransportCredentials) {
 	pb.RegisterInferenceCacheServer(s.grpc, &contract{server: s})
 	pb.RegisterCacheSyncServer(s.grpc, s.sync)
 	s.health = health.NewServer()
-	s.health.SetServingStatus(pb.InferenceCache_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	for _, service := range []string{pb.InferenceCache_ServiceDesc.ServiceName, pb.CacheSync_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(service, healthpb.HealthCheckResponse_SERVING)
+	}
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 }

@@ -24,7 +24,7 @@ import (
 func TestHealthIsServingUntilShutdown(t *testing.T) {
 	h := start(t)
 	health := healthpb.NewHealthClient(h.conn)
-	for _, name := range []string{"", "inferencecache.v1alpha1.InferenceCache"} {
+	for _, name := range []string{"", "inferencecache.v1alpha1.InferenceCache", "inferencecache.v1alpha1.CacheSync"} {
 		got, err := health.Check(h.ctx(), &healthpb.HealthCheckRequest{Service: name})
 		if err != nil || got.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("health of %q: %v, %v", name, got, err)

@@ -5,7 +5,6 @@ package server
 import (
 	"context"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/index"
@@ -20,13 +19,11 @@ type routeCall struct {
 	decision lookup.Decision
 }
 
-var routeCalls = sync.Pool{New: func() any { return new(routeCall) }}
-
 // LookupRoute answers a lookup in this process, exactly as gRPC does. The
 // error is always nil.
 func (s *Server) LookupRoute(ctx context.Context, in *pb.LookupRouteRequest) (response *pb.LookupRouteResponse, _ error) {
 	start := s.options.Now()
-	call := routeCalls.Get().(*routeCall)
+	call := s.routeCalls.Get().(*routeCall)
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.panicked(componentLookup, cause, debug.Stack())
@@ -44,7 +41,7 @@ func (s *Server) LookupRoute(ctx context.Context, in *pb.LookupRouteRequest) (re
 	s.lookups.answered(in.GetModelId(), decision.ModelKnown, decision.Reason, decision.HintUsed(), decision.Timings.Total)
 	call.request = lookup.Request{}
 	decision.TokenIDs = nil
-	routeCalls.Put(call)
+	s.routeCalls.Put(call)
 	return response, nil
 }
 

@@ -33,6 +33,8 @@ type Server struct {
 	sync     *ingest.SyncServer
 	process  *processMetrics
 	lookups  *lookupMetrics
+	// routeCalls holds idle *routeCall.
+	routeCalls sync.Pool
 
 	grpc   *grpc.Server
 	health *health.Server
@@ -72,10 +74,6 @@ func New(options Options) (*Server, error) {
 	if err := options.validate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	credentials, err := transportCredentials(options)
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
 		options:  options,
 		logger:   options.Logger,
@@ -83,12 +81,14 @@ func New(options Options) (*Server, error) {
 		stopping: make(chan struct{}),
 		failed:   make(chan error, 1),
 	}
+	s.routeCalls.New = func() any { return new(routeCall) }
 	f := family{options.Registry}
 	models := newLabels(options.Metrics.MaxModels, options.Metrics.MaxUnknownModels)
 	tenants := newLabels(options.Metrics.MaxTenants, 0)
 	s.process = newProcessMetrics(f)
-	if options.TLSCertFile != "" {
-		s.process.tlsEnabled.Set(1)
+	credentials, err := s.transportCredentials(f)
+	if err != nil {
+		return nil, err
 	}
 	s.lookups = newLookupMetrics(f, models, tenants)
 	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))

@@ -19,6 +19,7 @@ const (
 // period and closes what is left. A handler that obeys nothing is left behind.
 func (s *Server) shutdown() {
 	s.logger.Info("shutting down")
+	s.process.up.Set(0)
 	s.health.Shutdown()
 	s.stopOnce.Do(func() { close(s.stopping) })
 	s.ingest.Drain()
@@ -42,7 +43,6 @@ func (s *Server) shutdown() {
 	if !wait(closing, begin(s.tasks.Wait)) {
 		s.logger.Warn("a call would not end")
 	}
-	s.process.up.Set(0)
 	s.logger.Info("stopped")
 }
 

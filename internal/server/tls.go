@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -19,20 +20,29 @@ import (
 type keyPair struct {
 	certFile, keyFile string
 	logger            *slog.Logger
+	notAfter          prometheus.Gauge
 
 	mu       sync.Mutex
 	modified time.Time        // of certFile when it was read, guarded by mu
 	current  *tls.Certificate // guarded by mu
 }
 
-func transportCredentials(options Options) (credentials.TransportCredentials, error) {
-	if options.TLSCertFile == "" {
+// transportCredentials returns those of gRPC and says in the metrics which.
+func (s *Server) transportCredentials(f family) (credentials.TransportCredentials, error) {
+	if s.options.TLSCertFile == "" {
 		return insecure.NewCredentials(), nil
 	}
-	pair := &keyPair{certFile: options.TLSCertFile, keyFile: options.TLSKeyFile, logger: options.Logger}
+	pair := &keyPair{
+		certFile: s.options.TLSCertFile,
+		keyFile:  s.options.TLSKeyFile,
+		logger:   s.logger,
+		notAfter: f.gauges("tls_not_after_timestamp_seconds", "End of the certificate's validity.", "listener").
+			WithLabelValues("grpc"),
+	}
 	if _, err := pair.get(nil); err != nil {
 		return nil, err
 	}
+	s.process.tlsEnabled.Set(1)
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get}), nil
 }
 
@@ -61,5 +71,6 @@ func (p *keyPair) refreshLocked() error {
 		return fmt.Errorf("load TLS key pair: %w", err)
 	}
 	p.current, p.modified = &pair, info.ModTime()
+	p.notAfter.Set(float64(pair.Leaf.NotAfter.Unix()))
 	return nil
 }
