@@ -132,6 +132,8 @@ func (x *exchange) engineRequest(ctx context.Context, guard *routing.Guard) *htt
 		Header:        engineHeader(x.request.Header, engineID, g.options.ForwardAuthorization),
 		ContentLength: int64(len(x.body)),
 		Body:          io.NopCloser(bytes.NewReader(x.body)),
+		// With it, the transport resends on a fresh connection when an idle
+		// one was closed before anything was written.
 		GetBody: func() (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(x.body)), nil
 		},

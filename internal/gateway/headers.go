@@ -65,9 +65,6 @@ func engineHeader(client http.Header, engineID string, forwardAuthorization bool
 		header["Authorization"] = values
 	}
 	header[headerRequestID] = []string{engineID}
-	// Not sent, for it has no value, but it lets the transport resend on a
-	// fresh connection when an idle one turns out to be closed.
-	header["Idempotency-Key"] = nil
 	// No value keeps the client library from adding its own.
 	header["User-Agent"] = nil
 	return header
