@@ -240,6 +240,12 @@ func TestHubStuckServer(t *testing.T) {
 		if queued := f.link(t, "server-0").QueueFrames; queued > 100 {
 			t.Errorf("%d frames queued for the stuck server, want at most 100", queued)
 		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if lastError := f.link(t, "server-0").LastError; lastError != "server is silent" {
+			t.Errorf("link to the stuck server last ended with %q, want it given up as silent", lastError)
+		}
+		time.Sleep(6 * time.Second)
 		begun := time.Now()
 		f.stop()
 		if took := time.Since(begun); took > time.Second {
@@ -295,13 +301,16 @@ func TestHubOverGRPC(t *testing.T) {
 	eventually(t, "snapshot", func() bool { return s.memberships() == 12_000 })
 	hub.Publish(func() []*pb.SyncDelta { return mirror.remove("", 1, 10_000) })
 	eventually(t, "delta", func() bool { return s.memberships() == 2_000 })
-	stop()
 	if diff := s.diffMirror(mirror); diff != "" {
 		t.Errorf("index differs from the mirror (-mirror +index):\n%s", diff)
 	}
+	// The open stream does not hold up the server's end, nor the hub's.
+	s.sync.Drain()
+	grpcServer.GracefulStop()
 	if report := s.sync.Report(); report.Lost != 1 {
-		t.Errorf("report %+v, want one lost session after goodbye", report)
+		t.Errorf("report %+v, want one lost session", report)
 	}
+	stop()
 }
 
 // A server's shutdown ends streams at once and the hub finds the next server.

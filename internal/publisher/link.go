@@ -45,7 +45,6 @@ type link struct {
 	serverEpoch  string
 	window       int
 	maxBlocks    int
-	lastHeard    time.Time
 	droppedParts uint64
 	overflows    uint64
 	lastError    string
@@ -211,7 +210,6 @@ func (l *link) welcomed(w *pb.SyncWelcome) error {
 	l.window = max(int(w.GetWindowFrames()), 1)
 	l.maxBlocks = max(int(w.GetMaxBlocksPerFrame()), 1)
 	l.droppedParts = 0
-	l.lastHeard = time.Now()
 	l.statsUnsent = l.stats != nil
 	resume := sameServer && !w.GetNeedSnapshot() && !l.wantSnapshot && l.queue.resume(w.GetResumeSequence())
 	if resume {
@@ -293,7 +291,6 @@ func (l *link) control(frame *pb.PublisherFrame) *pb.PublisherFrame {
 func (l *link) acked(ack *pb.SyncAck) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastHeard = time.Now()
 	if window := int(ack.GetWindowFrames()); window > 0 {
 		l.window = window
 	}
@@ -316,15 +313,8 @@ func (l *link) resync(reason string) {
 	l.log.Info("server asks for a snapshot", "reason", reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastHeard = time.Now()
 	l.discardLocked()
 	l.wakeUp()
-}
-
-func (l *link) silentFor() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Since(l.lastHeard)
 }
 
 func (l *link) status() LinkStatus {

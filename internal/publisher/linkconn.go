@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
@@ -45,6 +46,11 @@ type connection struct {
 	// ended is closed after endErr was set, once nothing more is received.
 	ended  chan struct{}
 	endErr error
+	// watchdog ends the stream when nothing was received for patience; it then
+	// sets silent.
+	watchdog *time.Timer
+	patience atomic.Int64
+	silent   atomic.Bool
 
 	// pace spaces snapshots; nextSnapshot is the earliest time of the next.
 	pace         backoff
@@ -72,15 +78,30 @@ func (l *link) connectOnce(ctx context.Context) error {
 		ended:   make(chan struct{}),
 		pace:    backoff{min: options.BackoffMin, max: options.BackoffMax, jitter: options.Jitter},
 	}
+	c.patience.Store(int64(options.SilenceTimeout))
+	c.watchdog = time.AfterFunc(options.SilenceTimeout, func() {
+		c.silent.Store(true)
+		cancel()
+	})
+	defer c.watchdog.Stop()
 	go c.receive()
 	defer func() {
 		cancel()
 		<-c.ended
 	}()
+	err = c.converse(ctx)
+	if c.silent.Load() {
+		return errServerSilent
+	}
+	return err
+}
+
+func (c *connection) converse(ctx context.Context) error {
 	heartbeat, err := c.greet(ctx)
 	if err != nil {
 		return err
 	}
+	c.patience.Store(int64(max(c.link.hub.options.SilenceTimeout, 3*heartbeat)))
 	return c.serve(ctx, heartbeat)
 }
 
@@ -128,9 +149,6 @@ func (c *connection) serve(ctx context.Context, interval time.Duration) error {
 		case <-c.ended:
 			return c.endErr
 		case <-heartbeat.C:
-			if c.link.silentFor() > max(c.link.hub.options.SilenceTimeout, 3*interval) {
-				return errServerSilent
-			}
 			if err := c.send(c.link.heartbeat()); err != nil {
 				return err
 			}
@@ -203,6 +221,7 @@ func (c *connection) receive() {
 			}
 			return
 		}
+		c.watchdog.Reset(time.Duration(c.patience.Load()))
 		switch frame := frame.GetFrame().(type) {
 		case *pb.ServerFrame_Welcome:
 			select {
