@@ -73,10 +73,8 @@ func (d Declared) resolve(defaults Effective) Effective {
 	return effective
 }
 
-// millis rounds a positive duration up, so that it never becomes 0.
-func millis(d time.Duration) int64 {
-	return int64((d-1)/time.Millisecond) + 1
-}
+// millis rounds a positive duration down, but never to 0.
+func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
 
 func orDefault[T any](value *T, otherwise T) T {
 	if value == nil {

@@ -73,7 +73,7 @@ func TestResolve(t *testing.T) {
 		"the server's TTL":                       {Declared{}, time.Minute, changed(func(e *Effective) { e.TTLMillis = 60_000 })},
 		"a server TTL below zero is the default": {Declared{}, -time.Minute, emptyPolicy()},
 		"a TTL below a millisecond is one":       {Declared{EvictionTTL: 1}, 0, changed(func(e *Effective) { e.TTLMillis = 1 })},
-		"the longest TTL":                        {Declared{EvictionTTL: math.MaxInt64}, 0, changed(func(e *Effective) { e.TTLMillis = 9223372036855 })},
+		"the longest TTL":                        {Declared{EvictionTTL: math.MaxInt64}, 0, changed(func(e *Effective) { e.TTLMillis = 9223372036854 })},
 		"extensions are kept": {
 			Declared{Extensions: Extensions{Hash: HashRendezvous, SeedBlocks: 4, MaxPressure: .5, EqualHolders: EqualHoldersLoad}}, 0,
 			changed(func(e *Effective) {
