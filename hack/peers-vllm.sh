@@ -11,7 +11,7 @@ requirements=test/peers/vllm/requirements.txt
 log="$cache/install.log"
 mkdir -p "$cache"
 
-# Installed, it takes 6 GB; unpacking takes more for a while.
+# Installed, it takes 6 GB.
 need_disk_kib=$((10 * 1024 * 1024))
 
 skip() {

@@ -37,7 +37,7 @@ type replayExchange struct {
 type recordedStep struct {
 	Name         string     `json:"name"`
 	Salt         string     `json:"salt"`
-	Tokens       string     `json:"tokens"`
+	TokenIDs     string     `json:"tokens"`
 	PromptTokens int        `json:"promptTokens"`
 	CachedTokens int        `json:"cachedTokens"`
 	Messages     [][]string `json:"messages"`
@@ -85,11 +85,11 @@ func unhex(t *testing.T, frames []string) [][]byte {
 	return out
 }
 
-// keys are the prompt's block keys, from the ids the engine's tokenizer gave.
-func (s recordedStep) keys(t *testing.T) []uint64 {
+// tokens are the prompt's ids as the engine's tokenizer gave them.
+func (s recordedStep) tokens(t *testing.T) []uint32 {
 	t.Helper()
 	var tokens []uint32
-	for field := range strings.FieldsSeq(s.Tokens) {
+	for field := range strings.FieldsSeq(s.TokenIDs) {
 		id, err := strconv.ParseUint(field, 10, 32)
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,13 @@ func (s recordedStep) keys(t *testing.T) []uint64 {
 	if len(tokens) != s.PromptTokens {
 		t.Fatalf("step %q: %d ids for %d prompt tokens", s.Name, len(tokens), s.PromptTokens)
 	}
-	return fingerprint.Append(nil, fingerprint.SaltParent(s.Salt), tokens, recordedBlockSize)
+	return tokens
+}
+
+// keys are the prompt's block keys.
+func (s recordedStep) keys(t *testing.T) []uint64 {
+	t.Helper()
+	return fingerprint.Append(nil, fingerprint.SaltParent(s.Salt), s.tokens(t), recordedBlockSize)
 }
 
 // live feeds a step's messages from the event socket.
