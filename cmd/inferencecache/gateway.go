@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/inferencecache/inference-cache/internal/gateway"
+	"github.com/inferencecache/inference-cache/internal/routing"
+)
+
+type gatewayOptions struct {
+	gateway   gateway.Options
+	replicas  []string
+	index     string
+	tokenizer string
+}
+
+func (c *cli) newGatewayCommand() *cobra.Command {
+	options := &gatewayOptions{}
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Proxy the OpenAI API to the replica that holds the prefix",
+		Long: `gateway serves the OpenAI API and sends each request to one of its replicas. It
+asks the index who holds the prompt's prefix and follows the answer while load
+allows; without an answer it goes by load. The index, the tokenizer and any
+replica may fail: requests still flow, and the reason is in the metrics.
+
+--replica ` + gateway.ReplicaFlagSyntax + `
+ID is the name under which the replica's publisher reports blocks: the pod name
+in Kubernetes, else the engine's host:port. rank pins requests to one
+data-parallel rank, whose ID ends in #N. model is needed only for engines
+without /v1/models.
+
+Example:
+  inferencecache gateway --index 127.0.0.1:9090 \
+    --replica 10.0.0.1:8000=http://10.0.0.1:8000 \
+    --replica 10.0.0.2:8000=http://10.0.0.2:8000`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runGateway(cmd.Context(), options) },
+	}
+	options.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
+	g := &o.gateway
+	flags.StringVar(&g.Listen, "listen", ":8000", "address for clients; port 0 picks a free one")
+	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics and /debug/state")
+	flags.StringArrayVar(&o.replicas, "replica", nil, "a replica, see above; may be repeated")
+	flags.StringVar(&o.index, "index", "", "gRPC address of the server; without it every request goes by load")
+	flags.StringVar(&g.Tenant, "tenant", "local", "tenant of the replicas' blocks in the index: their namespace in Kubernetes")
+	flags.StringVar(&g.Policy, "policy", routing.PolicyHint, "how to choose: "+strings.Join(routing.PolicyNames(), ", "))
+	flags.StringVar(&g.Fallback, "fallback", routing.PolicyLeastLoad, "policy for requests without a usable hint")
+	flags.StringVar(&o.tokenizer, "tokenizer", string(gateway.TokenizeByEngine),
+		"where token ids come from: engine (its /tokenize), ids (only those clients send) or none")
+	flags.IntVar(&g.BlockSize, "block-size", 0, "tokens in a block; 0 asks the engines")
+	flags.BoolVar(&g.ExposeReplica, "expose-replica", false, "add x-inference-cache-replica and x-inference-cache-reason to answers")
+	flags.BoolVar(&g.ForwardAuthorization, "forward-authorization", false, "send the client's Authorization header to engines")
+	flags.BoolVar(&g.Retry500, "retry-500", false, "retry answers 500 and 408 too, not only 429, 502, 503 and 504")
+	flags.Int64Var(&g.MaxBodyBytes, "max-body-bytes", 10<<20, "largest request body")
+	flags.IntVar(&g.MaxInflight, "max-inflight", 0, "most requests under way; 0 is no bound")
+	flags.IntVar(&g.MaxConnections, "max-connections", 10_000, "most client connections")
+	o.addTimeouts(flags)
+}
+
+func (o *gatewayOptions) addTimeouts(flags *pflag.FlagSet) {
+	t := &o.gateway.Timeouts
+	flags.DurationVar(&t.Lookup, "lookup-timeout", 5*time.Millisecond, "longest wait for the index")
+	flags.DurationVar(&t.Tokenize, "tokenize-timeout", 100*time.Millisecond, "longest wait for a tokenizer")
+	flags.DurationVar(&t.BodyRead, "body-read-timeout", 60*time.Second, "longest time to read a request body")
+	flags.DurationVar(&t.FirstByte, "first-byte-timeout", 300*time.Second, "longest wait for an answer to begin")
+	flags.DurationVar(&t.Idle, "idle-timeout", 120*time.Second, "longest pause within an answer")
+	flags.DurationVar(&t.HealthInterval, "health-interval", 5*time.Second, "time between health checks of a replica")
+	flags.DurationVar(&t.Health, "health-timeout", 2*time.Second, "longest time for a health check")
+	flags.DurationVar(&t.ShutdownDelay, "shutdown-delay", 0, "how long to go on accepting requests after a signal")
+	flags.DurationVar(&t.ShutdownGrace, "shutdown-grace", 3*time.Second, "how long running requests may go on after that")
+}
+
+func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
+	logger, err := c.logger()
+	if err != nil {
+		return err
+	}
+	options := o.gateway
+	options.Logger = logger
+	options.Tokenizer = gateway.TokenizerMode(o.tokenizer)
+	options.Registry = prometheus.NewRegistry()
+	options.Registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	for _, text := range o.replicas {
+		replica, err := gateway.ParseReplica(text)
+		if err != nil {
+			return usagef("--replica: %w", err)
+		}
+		options.Replicas = append(options.Replicas, replica)
+	}
+	if o.index != "" {
+		connection, err := grpc.NewClient(o.index, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return usagef("--index %q: %w", o.index, err)
+		}
+		defer connection.Close()
+		options.Lookuper = gateway.NewRemoteLookuper(connection)
+	}
+	g, err := gateway.New(options)
+	switch {
+	case errors.Is(err, gateway.ErrOptions):
+		return &usageError{err}
+	case err != nil:
+		return err
+	}
+	return g.Run(ctx)
+}

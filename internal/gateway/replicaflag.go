@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ReplicaFlagSyntax documents ParseReplica.
+const ReplicaFlagSyntax = "ID=URL[,runtime=vllm|sglang|tensorrt-llm][,rank=N][,tenant=NAME][,model=ID][,max-inflight=N]"
+
+// ParseReplica reads a replica from one line of text. model may be repeated.
+func ParseReplica(text string) (Replica, error) {
+	parts := strings.Split(text, ",")
+	id, url, ok := strings.Cut(parts[0], "=")
+	if !ok || id == "" || url == "" {
+		return Replica{}, fmt.Errorf("%q: expected %s", parts[0], ReplicaFlagSyntax)
+	}
+	replica := Replica{ID: id, URL: url}
+	for _, option := range parts[1:] {
+		key, value, ok := strings.Cut(option, "=")
+		if !ok || value == "" {
+			return Replica{}, fmt.Errorf("replica %s: %q: expected KEY=VALUE", id, option)
+		}
+		if err := replica.set(key, value); err != nil {
+			return Replica{}, fmt.Errorf("replica %s: %w", id, err)
+		}
+	}
+	return replica, nil
+}
+
+func (r *Replica) set(key, value string) error {
+	switch key {
+	case "runtime":
+		r.Runtime = value
+	case "tenant":
+		r.Tenant = value
+	case "model":
+		r.Models = append(r.Models, value)
+	case "rank", "max-inflight":
+		number, err := strconv.Atoi(value)
+		if err != nil || number < 0 {
+			return fmt.Errorf("%s=%s: expected a number from 0", key, value)
+		}
+		if key == "rank" {
+			r.Rank = &number
+		} else {
+			r.MaxInflight = number
+		}
+	default:
+		return fmt.Errorf("unknown option %q: expected runtime, rank, tenant, model or max-inflight", key)
+	}
+	return nil
+}
