@@ -3,12 +3,14 @@
 package publisher
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/inferencecache/inference-cache/internal/kvevents"
 	"github.com/inferencecache/inference-cache/pkg/fingerprint"
@@ -62,7 +64,7 @@ func TestSessionKeys(t *testing.T) {
 				for i, event := range events {
 					got.apply(s.Live(uint64(i), payload(t, testStart, event), testStart).Deltas)
 				}
-				if diff := cmp.Diff(want, got, cmp.AllowUnexported(holder{}, holding{})); diff != "" {
+				if diff := gocmp.Diff(want, got, gocmp.AllowUnexported(holder{}, holding{})); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", order, diff)
 				}
 				checkSession(t, s, got)
@@ -121,7 +123,7 @@ func TestSessionStatus(t *testing.T) {
 		Resets:        map[ResetCause]uint64{}, Replays: map[ReplayResult]uint64{},
 		BlockSize: testBlockSize, HashForm: "int", TierBlocks: [3]int{3, 1, 0},
 	}
-	if diff := cmp.Diff(want, s.Status()); diff != "" {
+	if diff := gocmp.Diff(want, s.Status()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 }
@@ -179,5 +181,31 @@ func TestMirrorSteadyStateDoesNotAllocate(t *testing.T) {
 func TestBlockFitsCacheLine(t *testing.T) {
 	if size := unsafe.Sizeof(block{}); size > 64 {
 		t.Errorf("a block takes %d bytes, want at most 64", size)
+	}
+}
+
+func TestSessionHashSamples(t *testing.T) {
+	sample := func(chains ...string) []HashSample {
+		s := NewSession(SessionConfig{})
+		for i, chain := range chains {
+			s.Live(uint64(i), payload(t, testStart, storeEvent(chain, chain, 1, 4, nil)), testStart)
+		}
+		s.Live(uint64(len(chains)), payload(t, testStart,
+			storeEvent("l", "l", 1, 4, map[string]any{"lora_name": "adapter"})), testStart)
+		return s.HashSamples(5)
+	}
+	var want []HashSample
+	for _, chain := range []string{"a", "b"} {
+		for i, key := range blockKeys(chain, "", 4) {
+			want = append(want, HashSample{Key: key, EngineHash: blockHash(chain, i+1)})
+		}
+	}
+	slices.SortFunc(want, func(a, b HashSample) int { return cmp.Compare(a.Key, b.Key) })
+	want = want[:5]
+	if diff := gocmp.Diff(want, sample("a", "b")); diff != "" {
+		t.Errorf("samples (-want +got):\n%s", diff)
+	}
+	if diff := gocmp.Diff(want, sample("b", "a")); diff != "" {
+		t.Errorf("samples in another order (-want +got):\n%s", diff)
 	}
 }
