@@ -159,6 +159,9 @@ func (s *Server) LearnedBlockSize(scope index.Scope) (tokens int, known bool) {
 	return s.sync.BlockSize(scope)
 }
 
+// Totals returns what the index counts at the given time.
+func (s *Server) Totals(now time.Time) index.Counters { return s.index.Counters(now.UnixMilli()) }
+
 // Addresses returns where the server listens; empty before Start.
 func (s *Server) Addresses() Addresses {
 	s.mu.Lock()
