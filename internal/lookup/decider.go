@@ -126,6 +126,7 @@ type evaluation struct {
 	piece      []index.Match
 	credited   []index.Match
 	candidates []index.Candidate
+	drafts     drafts
 	buffers    buffers
 }
 
@@ -155,6 +156,7 @@ func (e *evaluation) end() {
 	clear(e.piece)
 	clear(e.credited)
 	clear(e.candidates)
+	clear(e.drafts.scores)
 	e.buffers.forget()
 	if cap(e.buffers.keys) > keep {
 		e.buffers.keys = nil
