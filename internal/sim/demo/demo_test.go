@@ -130,7 +130,7 @@ func (r *router) choose(body []byte) (target, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next++
-	target, reason = r.urls[r.next%len(r.urls)], "NO_HINT"
+	target, reason = r.urls[r.next%len(r.urls)], "origin=policy"
 	switch r.policy {
 	case "broken":
 		return "", ""
@@ -143,7 +143,7 @@ func (r *router) choose(body []byte) (target, reason string) {
 		best := 0
 		for candidate, e := range r.fleet.engines {
 			if held := e.HoldsPrefix(prompt); held > best {
-				target, reason, best = candidate, "PREFIX_MATCH", held
+				target, reason, best = candidate, "origin=index_hint; branch=hit; code=PREFIX_MATCH", held
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func TestRun(t *testing.T) {
 		wantWords  []string
 	}{
 		"a router that follows prefixes is good": {quick, exact, true, false, []string{
-			"cache-aware", "Three decisions", "the index knew that it held the longest prefix",
+			"cache-aware", "Three decisions", "because the index knew that its prefix was there",
 		}},
 		"round robin twice is not": {quick, nil, false, false, []string{"Not good"}},
 		"nothing to reuse is good": {unique, exact, true, false, []string{"of 0 reusable"}},

@@ -4,6 +4,7 @@ package demo
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/inferencecache/inference-cache/internal/sim/workload"
 )
@@ -54,22 +55,31 @@ func explain(request workload.Request, s sample, what string) Example {
 	if s.Replica != "" {
 		to = s.Replica
 	}
-	because := ""
-	if words, ok := reasons[s.Reason]; ok {
-		because = " because " + words
-	} else if s.Reason != "" {
-		because = " (" + s.Reason + ")"
-	}
 	e.Words = fmt.Sprintf("%s (chat %d, turn %d) went to %s%s; the engine reused %s of its %s prompt tokens and answered after %.0f ms.",
-		what, request.Conversation+1, request.Turn+1, to, because,
+		what, request.Conversation+1, request.Turn+1, to, because(s.Reason),
 		thousands(s.CachedTokens), thousands(len(request.Prompt)), milliseconds(s.FirstToken))
 	return e
 }
 
-// reasons puts reason codes into words.
-var reasons = map[string]string{
-	"PREFIX_MATCH":  "the index knew that it held the longest prefix",
-	"AFFINITY_HINT": "nobody held its prefix and equal prompts meet there",
-	"TENANT_HOT":    "nobody held its prefix and it is warm for this tenant",
-	"NO_HINT":       "nobody held its prefix and it had the least load",
+// because puts a reason header, "origin=...; branch=...; code=...", into words.
+func because(reason string) string {
+	fields := make(map[string]string)
+	for _, field := range strings.Split(reason, ";") {
+		key, value, _ := strings.Cut(strings.TrimSpace(field), "=")
+		fields[key] = value
+	}
+	switch {
+	case fields["origin"] == "load_spill":
+		return " because the engines that held its prefix had too much to do"
+	case fields["origin"] == "index_hint" && fields["code"] == "PREFIX_MATCH":
+		return " because the index knew that its prefix was there"
+	case fields["origin"] == "index_hint" && fields["code"] == "AFFINITY_HINT":
+		return " because nobody held its prefix, and equal prompts meet there"
+	case fields["origin"] == "policy":
+		return " because nobody was known to hold its prefix, and it had the least to do"
+	case reason != "":
+		return " (" + reason + ")"
+	default:
+		return ""
+	}
 }

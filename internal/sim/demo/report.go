@@ -48,12 +48,16 @@ type Phase struct {
 	ReusedBlocks int    `json:"reused_blocks"`
 	// ReusedOfOracle is ReusedBlocks over the oracle's, 1 if there is nothing
 	// to reuse.
-	ReusedOfOracle   float64 `json:"reused_of_oracle"`
-	ComputedTokens   int     `json:"computed_tokens"`
-	FirstTokenP50    float64 `json:"first_token_p50_ms"`
-	FirstTokenP99    float64 `json:"first_token_p99_ms"`
-	MaxMeanLoad      float64 `json:"max_mean_load"`
-	UsageTokensMatch bool    `json:"usage_tokens_match"` // usage of the answers adds up to the engines' counters
+	ReusedOfOracle float64 `json:"reused_of_oracle"`
+	ComputedTokens int     `json:"computed_tokens"`
+	FirstTokenP50  float64 `json:"first_token_p50_ms"`
+	FirstTokenP99  float64 `json:"first_token_p99_ms"`
+	MaxMeanLoad    float64 `json:"max_mean_load"`
+	// UsageTokensMatch tells whether the usage of the answers adds up to the
+	// engines' counters.
+	UsageTokensMatch bool `json:"usage_tokens_match"`
+	// Decisions counts the reasons the router gave.
+	Decisions map[string]int `json:"decisions"`
 }
 
 // Example is one decision of the cache-aware run.
@@ -69,7 +73,7 @@ type Example struct {
 
 // summarize condenses the run of one policy.
 func summarize(policy string, requests []workload.Request, samples []sample, engines []counters) Phase {
-	phase := Phase{Policy: policy, Requests: len(requests)}
+	phase := Phase{Policy: policy, Requests: len(requests), Decisions: make(map[string]int)}
 	var first []time.Duration
 	usage := 0
 	for _, s := range samples {
@@ -82,6 +86,7 @@ func summarize(policy string, requests []workload.Request, samples []sample, eng
 		}
 		first = append(first, s.FirstToken)
 		usage += s.CachedTokens
+		phase.Decisions[s.Reason]++
 	}
 	served := make([]int, len(engines))
 	for i, c := range engines {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
 	"github.com/inferencecache/inference-cache/internal/sim/sched"
+	"github.com/inferencecache/inference-cache/internal/sim/wire"
 )
 
 // Arrival is one request to a fleet.
@@ -39,7 +40,25 @@ type Config struct {
 	// Scheduler and Timing are those of each engine.
 	Scheduler sched.Config
 	Timing    sched.Timing
+	// Listener hears what happens. Default: nobody does.
+	Listener Listener
 }
+
+// Listener hears what the engines of a fleet show to the outside. Times
+// are those of arrivals.
+type Listener interface {
+	// Published reports KV events of a replica; they may be kept.
+	Published(now time.Duration, replica int, events []wire.Event)
+	// FirstToken and Finished report the progress of an arrival.
+	FirstToken(now time.Duration, arrival *Arrival)
+	Finished(now time.Duration, arrival *Arrival)
+}
+
+type deaf struct{}
+
+func (deaf) Published(time.Duration, int, []wire.Event) {}
+func (deaf) FirstToken(time.Duration, *Arrival)         {}
+func (deaf) Finished(time.Duration, *Arrival)           {}
 
 // Policy chooses the replica of a request.
 type Policy func(fleet *Fleet, arrival *Arrival) int
@@ -53,6 +72,7 @@ type Fleet struct {
 
 // replica is one engine. While it is busy, a step is in flight until stepEnd.
 type replica struct {
+	number    int
 	scheduler *sched.Scheduler
 	step      sched.Step
 	stepEnd   time.Duration
@@ -63,17 +83,20 @@ type replica struct {
 }
 
 type open struct {
-	number   int // index of arrival and outcome
-	at       time.Duration
+	number   int // index of the outcome
+	arrival  *Arrival
 	uncached int // 0 after the first token
 }
 
 // Run sends all arrivals through a fleet and returns their outcomes.
 func Run(config Config, policy Policy, arrivals []Arrival) []Outcome {
+	if config.Listener == nil {
+		config.Listener = deaf{}
+	}
 	f := &Fleet{config: config, outcomes: make([]Outcome, len(arrivals))}
-	for range config.Replicas {
+	for number := range config.Replicas {
 		f.replicas = append(f.replicas, &replica{
-			scheduler: sched.New(config.Scheduler), open: make(map[*sched.Request]*open),
+			number: number, scheduler: sched.New(config.Scheduler), open: make(map[*sched.Request]*open),
 		})
 	}
 	for i := range arrivals {
@@ -116,7 +139,7 @@ func (f *Fleet) admit(number int, arrival *Arrival, to int) {
 	if r.scheduler.Add(request) != nil {
 		return // the engine refuses it: no token, no reuse
 	}
-	r.open[request] = &open{number: number, at: arrival.At, uncached: uncached}
+	r.open[request] = &open{number: number, arrival: arrival, uncached: uncached}
 	r.queued += uncached
 	if !r.busy {
 		f.start(r, arrival.At)
@@ -129,6 +152,9 @@ func (f *Fleet) start(r *replica, now time.Duration) {
 	if r.busy {
 		r.step = r.scheduler.Schedule()
 		r.stepEnd = now + f.config.Timing.Step(r.step)
+		if len(r.step.Events) > 0 {
+			f.config.Listener.Published(now, r.number, r.step.Events)
+		}
 	}
 }
 
@@ -153,12 +179,14 @@ func (f *Fleet) finish(r *replica) {
 		request := r.open[output.Request]
 		if request.uncached > 0 {
 			f.outcomes[request.number].CachedTokens = output.CachedTokens
-			f.outcomes[request.number].FirstToken = r.stepEnd - request.at
+			f.outcomes[request.number].FirstToken = r.stepEnd - request.arrival.At
 			r.queued -= request.uncached
 			request.uncached = 0
+			f.config.Listener.FirstToken(r.stepEnd, request.arrival)
 		}
 		if output.Finish != sched.Running {
 			delete(r.open, output.Request)
+			f.config.Listener.Finished(r.stepEnd, request.arrival)
 		}
 	}
 	f.start(r, r.stepEnd)
