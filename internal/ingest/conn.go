@@ -206,10 +206,7 @@ func (c *conn) stats(frame *pb.SyncStats) {
 	if oddity != "" {
 		m.drop(oddity)
 	}
-	stats := statsOf(frame.GetStats(), at)
-	if c.server.index.SetStats(c.scope.Tenant, c.scope.Model, c.replica, stats) {
-		c.server.options.Observer.StatsApplied(c.scope.Tenant, c.scope.Model, c.replica)
-	}
+	c.server.index.SetStats(c.scope.Tenant, c.scope.Model, c.replica, statsOf(frame.GetStats(), at))
 }
 
 func (c *conn) goodbye(frame *pb.SyncGoodbye) {

@@ -14,26 +14,6 @@ import (
 // DefaultMaxKeys is the default bound of Options.MaxKeys.
 const DefaultMaxKeys = 65_536
 
-// Observer is told what was written, after it became visible. It is called on
-// the ingest path and must neither block nor keep the slices it is given.
-type Observer interface {
-	// BatchApplied follows a change by update, event or CacheSync delta.
-	BatchApplied(*index.Batch, index.Applied)
-	// SnapshotApplied follows the replacement of all a replica held in scope.
-	SnapshotApplied(scope index.Scope, replica string, a index.Applied)
-	// EventApplied follows a contract event that had an effect.
-	EventApplied(*pb.CacheEvent)
-	// StatsApplied follows a new stats row.
-	StatsApplied(tenant, model, replica string)
-}
-
-type silentObserver struct{}
-
-func (silentObserver) BatchApplied(*index.Batch, index.Applied)           {}
-func (silentObserver) SnapshotApplied(index.Scope, string, index.Applied) {}
-func (silentObserver) EventApplied(*pb.CacheEvent)                        {}
-func (silentObserver) StatsApplied(tenant, model, replica string)         {}
-
 // Options configures a Contract and, as part of SyncOptions, a SyncServer. Its
 // zero value works.
 type Options struct {
@@ -44,8 +24,6 @@ type Options struct {
 	ReservedTenant string
 	// Authorizer decides who may write; nil allows everything.
 	Authorizer Authorizer
-	// Observer may be nil.
-	Observer Observer
 	// Metrics is shared between a Contract and a SyncServer; nil counts
 	// nowhere.
 	Metrics *Metrics
@@ -56,9 +34,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.MaxKeys <= 0 {
 		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.Observer == nil {
-		o.Observer = silentObserver{}
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics(nil)

@@ -137,7 +137,6 @@ func (c *conn) commit(end *pb.SnapshotEnd) (dropped int) {
 	metrics := c.server.options.Metrics
 	metrics.snapshots.WithLabelValues(snapshotApplied).Inc()
 	metrics.snapshotSeconds.Observe(now.Sub(c.snapshotBegan).Seconds())
-	c.server.options.Observer.SnapshotApplied(c.scope, c.replica, applied)
 	c.log.Info("snapshot applied", "blocks", c.stagedBlocks)
 	return c.server.metrics.applied(applied)
 }
@@ -165,10 +164,10 @@ func (c *conn) apply(at, nowMillis int64, ops []index.Op) (dropped int) {
 		return 0
 	}
 	start := time.Now()
-	batch := index.Batch{Scope: c.scope, Replica: c.replica, AtMillis: at, NowMillis: nowMillis, Ops: ops}
-	applied := c.server.index.Apply(&batch)
+	applied := c.server.index.Apply(&index.Batch{
+		Scope: c.scope, Replica: c.replica, AtMillis: at, NowMillis: nowMillis, Ops: ops,
+	})
 	c.server.metrics.apply.Observe(time.Since(start).Seconds())
-	c.server.options.Observer.BatchApplied(&batch, applied)
 	return c.server.metrics.applied(applied)
 }
 

@@ -61,8 +61,5 @@ func (c *Contract) applyEvent(e *pb.CacheEvent, at int64) {
 		add(c.metrics.clear, c.index.ClearReplica(tenant, model, replica))
 	case pb.CacheEvent_REPLICA_UPDATED:
 		c.index.Touch(tenant, model, replica, at)
-	default:
-		return
 	}
-	c.options.Observer.EventApplied(e)
 }

@@ -45,7 +45,7 @@ type SyncOptions struct {
 	// TakeoverDelay is how long a lost session bars an older incarnation
 	// from another pod, whose clock may be behind. Default 10s.
 	TakeoverDelay time.Duration
-	// SettleMin and SettleQuiet are the conditions of Recovered.
+	// SettleMin and SettleQuiet are the conditions of SyncReport.Recovered.
 	// Defaults 3s and 1s.
 	SettleMin, SettleQuiet time.Duration
 	// TTL returns how long a tenant's memberships live without a sign of

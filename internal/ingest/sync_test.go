@@ -459,11 +459,11 @@ func TestRecovered(t *testing.T) {
 		f.wantCounters(t, "inferencecache_sync_recovering", map[string]float64{"": 1})
 		c.send(end(3, 3))
 		time.Sleep(900 * time.Millisecond)
-		if f.sync.Recovered() {
+		if f.sync.Report().Recovered {
 			t.Error("recovered before a quiet second")
 		}
 		time.Sleep(200 * time.Millisecond)
-		if !f.sync.Recovered() {
+		if !f.sync.Report().Recovered {
 			t.Error("not recovered after a quiet second")
 		}
 		f.wantCounters(t, "inferencecache_sync_recovering", map[string]float64{})

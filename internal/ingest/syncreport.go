@@ -23,7 +23,10 @@ type SyncReport struct {
 	// OldestHeartbeat is the age of the oldest heartbeat among live sessions;
 	// 0 without one.
 	OldestHeartbeat time.Duration
-	Recovered       bool
+	// Recovered says that the index may be taken for complete: SettleMin has
+	// passed since the start and for SettleQuiet no session was without a
+	// finished snapshot. Once true it stays true.
+	Recovered bool
 }
 
 // Report returns the sum of all sessions.
@@ -48,16 +51,6 @@ func (s *SyncServer) Report() SyncReport {
 		}
 	}
 	return report
-}
-
-// Recovered says whether the index may be taken for complete: SettleMin has
-// passed since the start and for SettleQuiet no session was without a finished
-// snapshot. Once true it stays true.
-func (s *SyncServer) Recovered() bool {
-	r := s.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.recoveredLocked(r.options.Now())
 }
 
 func (r *registry) recoveredLocked(now time.Time) bool {

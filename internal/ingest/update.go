@@ -111,23 +111,19 @@ func (w *updateWriter) apply(ops []index.Op) {
 	if len(ops) == 0 {
 		return
 	}
-	batch := index.Batch{
+	applied := w.contract.index.Apply(&index.Batch{
 		Scope: w.scope, Replica: w.replica, AtMillis: w.at, NowMillis: w.now.UnixMilli(), Ops: ops,
-	}
-	applied := w.contract.index.Apply(&batch)
+	})
 	if w.contract.metrics.applied(applied) > 0 {
 		w.result.Dropped = true
 	}
 	if applied.Stored+applied.Refreshed+applied.MovedTier+applied.Older > 0 {
 		w.result.Applied = true
-		w.contract.options.Observer.BatchApplied(&batch, applied)
 	}
 }
 
 func (w *updateWriter) writeStats(stats *pb.ReplicaStats) {
-	if w.contract.index.SetStats(w.scope.Tenant, w.scope.Model, w.replica, statsOf(stats, w.at)) {
-		w.contract.options.Observer.StatsApplied(w.scope.Tenant, w.scope.Model, w.replica)
-	}
+	w.contract.index.SetStats(w.scope.Tenant, w.scope.Model, w.replica, statsOf(stats, w.at))
 	w.result.Applied = true
 }
 
