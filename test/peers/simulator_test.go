@@ -60,8 +60,8 @@ func TestSimulatedHashesAreVLLMs(t *testing.T) {
 			}
 			compared += len(want)
 		}
-		if compared < 4 {
-			t.Errorf("%d hashes were compared, want 4 or more", compared)
+		if compared < 2 {
+			t.Errorf("%d hashes were compared, want 2 or more", compared)
 		}
 	})
 }
