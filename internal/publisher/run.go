@@ -71,6 +71,7 @@ func New(config Config, targets []Target, deps Deps) (*Publisher, error) {
 // once.
 func (p *Publisher) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer p.deps.HTTPClient.CloseIdleConnections()
 	defer p.tasks.Wait()
 	defer cancel()
 	p.ctx = ctx

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"github.com/inferencecache/inference-cache/internal/publisher"
+	"github.com/inferencecache/inference-cache/internal/version"
+)
+
+// httpGrace is how long answers may still take after the end.
+const httpGrace = time.Second
+
+// Sidecar is one publisher process.
+type Sidecar struct {
+	options  Options
+	fault    error // why there is no publisher; nil if there is
+	pub      *publisher.Publisher
+	servers  *servers
+	listener net.Listener // nil without HTTP
+}
+
+// New checks the options and binds the HTTP address. The error is ErrOptions
+// for options that cannot work.
+func New(options Options) (*Sidecar, error) {
+	s := &Sidecar{options: options.withDefaults()}
+	if err := s.build(); err != nil {
+		if !options.KeepRunning {
+			return nil, err
+		}
+		s.options.Logger.Error("running without a publisher", "error", err)
+		s.fault = err
+	}
+	if s.options.HTTPAddress != "" {
+		var err error
+		if s.listener, err = net.Listen("tcp", s.options.HTTPAddress); err != nil {
+			return nil, fmt.Errorf("serve HTTP: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Sidecar) build() error {
+	o := s.options
+	build := version.Get()
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "inferencecache_build_info", Help: "The build."},
+		[]string{"version", "commit", "go_version", "role"})
+	info.WithLabelValues(build.Version, build.Commit, build.GoVersion, "publisher").Set(1)
+	o.Registry.MustRegister(info)
+
+	addresses, err := o.check()
+	if err != nil {
+		return err
+	}
+	dial, err := dialer(o)
+	if err != nil {
+		return err
+	}
+	s.pub, err = publisher.New(o.Publisher, nil, publisher.Deps{
+		Logger:     o.Logger,
+		Registerer: o.Registry,
+		Version:    o.Version,
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	s.servers = &servers{
+		addresses: addresses,
+		resolver:  o.Resolver,
+		dial:      dial,
+		adopt:     s.pub.SetTargets,
+		logger:    o.Logger,
+		conns:     map[string]*grpc.ClientConn{},
+		known:     map[address][]string{},
+	}
+	return nil
+}
+
+// HTTPAddress is where HTTP is served; empty without.
+func (s *Sidecar) HTTPAddress() string {
+	if s.listener == nil {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+// Run works until ctx ends and returns within three seconds of that.
+func (s *Sidecar) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var tasks sync.WaitGroup
+	if s.listener != nil {
+		web := s.newHTTPServer()
+		tasks.Go(func() {
+			if err := web.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+				cancel(fmt.Errorf("serve HTTP: %w", err))
+			}
+		})
+		defer tasks.Wait()
+		defer closeHTTP(web)
+	}
+	if s.fault != nil {
+		<-ctx.Done()
+		return failure(ctx)
+	}
+	defer s.servers.close()
+	var resolving sync.WaitGroup
+	defer resolving.Wait()
+	resolving.Go(func() { s.servers.run(ctx, s.options.ResolveInterval) })
+	if err := s.pub.Run(ctx); err != nil {
+		cancel(err)
+		return err
+	}
+	<-ctx.Done()
+	return failure(ctx)
+}
+
+// failure is nil where the context just ended.
+func failure(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func closeHTTP(web *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), httpGrace)
+	defer cancel()
+	if web.Shutdown(ctx) != nil {
+		_ = web.Close()
+	}
+}
+
+// newHTTPServer serves /livez, /readyz, /status and /metrics.
+func (s *Sidecar) newHTTPServer() *http.Server {
+	return &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn),
+	}
+}
