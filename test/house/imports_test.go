@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index", "internal/ranking"},
 	{"internal/kvevents", "internal/policy", "internal/engines"},
 	{"internal/lookup", "internal/ingest", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
-	{"internal/server", "internal/gateway", "internal/bench"},
+	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench"},
 	{"internal/standalone"},
 	{"internal/demo"},
 	{"cmd/inferencecache"},
