@@ -14,12 +14,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-const otherMethod = "other"
-
 // methods are the short names of all calls that are counted by name.
 var methods = []string{
 	"RenderTemplate", "LookupRoute", "LookupPDRoute", "GetCacheState", "PublishEvent",
-	"ReportCacheState", "StreamCacheEvents", "StreamMetrics", "Sync", otherMethod,
+	"ReportCacheState", "StreamCacheEvents", "StreamMetrics", "Sync", otherValue,
 }
 
 func methodName(fullMethod string) string {
@@ -29,7 +27,7 @@ func methodName(fullMethod string) string {
 			return known
 		}
 	}
-	return otherMethod
+	return otherValue
 }
 
 func (s *Server) interceptUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (response any, err error) {
@@ -55,7 +53,7 @@ func (s *Server) interceptStream(server any, stream grpc.ServerStream, info *grp
 	if s.isStopping() {
 		return errStopping
 	}
-	if method == otherMethod {
+	if method == otherValue {
 		return s.untilStopping(server, stream, next)
 	}
 	return next(server, stream)

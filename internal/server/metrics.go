@@ -76,7 +76,8 @@ var emittedCodes = []codes.Code{
 	codes.Internal, codes.Unavailable, codes.Unauthenticated,
 }
 
-const otherCode = "other"
+// otherValue stands for what a closed list does not name.
+const otherValue = "other"
 
 func newProcessMetrics(f family) *processMetrics {
 	m := &processMetrics{
@@ -96,10 +97,10 @@ func newProcessMetrics(f family) *processMetrics {
 		for _, code := range emittedCodes {
 			m.requests.WithLabelValues(method, code.String())
 		}
-		m.requests.WithLabelValues(method, otherCode)
+		m.requests.WithLabelValues(method, otherValue)
 	}
 	critical := f.histograms("index_critical_seconds", "Exclusive sections of the index.", fastBuckets, "op")
-	for _, op := range []string{"apply", "evict", "clear", "expire", "cap", "quota", "snapshot", "policy", otherLabel} {
+	for _, op := range []string{"apply", "evict", "clear", "expire", "cap", "quota", "snapshot", "policy", otherValue} {
 		m.critical[op] = critical.WithLabelValues(op)
 	}
 	m.maintenance = f.histograms("index_maintenance_seconds", "Whole runs of index maintenance.", lagBuckets, "task").
@@ -111,14 +112,14 @@ func newProcessMetrics(f family) *processMetrics {
 func (m *processMetrics) observeCritical(op string, took time.Duration) {
 	observer, ok := m.critical[op]
 	if !ok {
-		observer = m.critical[otherLabel]
+		observer = m.critical[otherValue]
 	}
 	observer.Observe(took.Seconds())
 }
 
 // finished counts a call by its code.
 func (m *processMetrics) finished(method string, code codes.Code) {
-	label := otherCode
+	label := otherValue
 	if slices.Contains(emittedCodes, code) {
 		label = code.String()
 	}

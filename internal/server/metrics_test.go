@@ -231,3 +231,23 @@ func TestQuotaEvictionsAreCounted(t *testing.T) {
 		t.Errorf("series by tenant_id: %v", names)
 	}
 }
+
+func TestInvalidLookupsAreCounted(t *testing.T) {
+	h := start(t)
+	long := strings.Repeat("x", 257)
+	for reason, change := range map[string]func(*pb.LookupRouteRequest){
+		"chain_mismatch":  func(r *pb.LookupRouteRequest) { r.BlockTokenCounts = nil },
+		"count_negative":  func(r *pb.LookupRouteRequest) { r.BlockTokenCounts[0] = -1 },
+		"count_overflow":  func(r *pb.LookupRouteRequest) { r.BlockTokenCounts = []int32{1 << 30, 1 << 30} },
+		"hash_empty":      func(r *pb.LookupRouteRequest) { r.BlockHashes[0] = nil },
+		"hash_too_long":   func(r *pb.LookupRouteRequest) { r.BlockHashes[0] = []byte(long) },
+		"too_many_tokens": func(r *pb.LookupRouteRequest) { r.Reset(); r.TokenIds = make([]uint32, 1<<20+1) },
+		"prompt_too_long": func(r *pb.LookupRouteRequest) { r.Reset(); r.PromptText = strings.Repeat("x", 1<<20+1) },
+		"id_too_long":     func(r *pb.LookupRouteRequest) { r.ModelId = long },
+	} {
+		request := chain("ab", 64)
+		change(request)
+		h.wantAnswer(request, "NO_HINT")
+		h.wantMetric(fmt.Sprintf("inferencecache_lookup_invalid_total{reason=%q}", reason), 1)
+	}
+}
