@@ -21,9 +21,11 @@ skip() {
 
 [ "$(uname -sm)" = "Linux x86_64" ] || skip "the pinned build is for Linux on x86_64, this is $(uname -sm)"
 grep -qw avx2 /proc/cpuinfo || skip "the CPU has no AVX2"
-command -v python3 >/dev/null || skip "python3 is missing"
-python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 12))' ||
-	skip "the versions are pinned for Python 3.11, this is $(python3 --version)"
+python=
+for candidate in python3 python3.11; do
+	if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then python="$candidate"; fi
+done
+[ -n "$python" ] || skip "the versions are pinned for Python 3.11, which is not there"
 
 if ! cmp -s "$requirements" "$cache/venv/installed-from"; then
 	free="$(df -kP "$cache" | awk 'NR == 2 {print $4}')"
@@ -32,7 +34,7 @@ if ! cmp -s "$requirements" "$cache/venv/installed-from"; then
 	rm -rf "$cache/venv"
 	# --no-deps: the package wants a build of torch that its index does not
 	# carry; the list names everything, with the default build instead.
-	if ! { nice -n 15 python3 -m venv "$cache/venv" &&
+	if ! { nice -n 15 "$python" -m venv "$cache/venv" &&
 		nice -n 15 timeout 3600 "$cache/venv/bin/pip" install --no-cache-dir --only-binary :all: --no-deps -r "$requirements"; } >"$log" 2>&1; then
 		reason="$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")"
 		rm -rf "$cache/venv"
