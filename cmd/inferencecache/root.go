@@ -53,8 +53,11 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 	root.PersistentFlags().StringVar(&c.logLevel, "log-level", "info", "lowest level logged: debug, info, warn or error")
 	root.AddCommand(
 		c.newUpCommand(),
+		c.newDemoCommand(),
 		c.newVersionCommand(),
+		c.newGatewayCommand(),
 		c.newServerCommand(),
+		c.newPublisherCommand(),
 		c.newSimEngineCommand(),
 	)
 	return root

@@ -205,7 +205,9 @@ func TestRun(t *testing.T) {
 				}
 			}
 			for _, phase := range report.Phases {
-				if !phase.UsageTokensMatch || phase.ReusedTokens+phase.ComputedTokens != report.PromptTokens && !tc.wantFailed {
+				// A preempted request computes some tokens twice.
+				complete := phase.ReusedTokens+phase.ComputedTokens >= report.PromptTokens
+				if !phase.UsageTokensMatch || !complete && !tc.wantFailed {
 					t.Errorf("%s: %d reused and %d computed of %d prompt tokens, usage matches %v",
 						phase.Policy, phase.ReusedTokens, phase.ComputedTokens, report.PromptTokens, phase.UsageTokensMatch)
 				}

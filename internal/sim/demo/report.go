@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/sim/oracle"
@@ -49,6 +48,7 @@ type Phase struct {
 	// ReusedOfOracle is ReusedBlocks over the oracle's, 1 if there is nothing
 	// to reuse.
 	ReusedOfOracle float64 `json:"reused_of_oracle"`
+	// ComputedTokens includes what preempted requests computed again.
 	ComputedTokens int     `json:"computed_tokens"`
 	FirstTokenP50  float64 `json:"first_token_p50_ms"`
 	FirstTokenP99  float64 `json:"first_token_p99_ms"`
@@ -124,13 +124,12 @@ func (r *Report) WriteText(w io.Writer) error {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "%d requests, %s prompt tokens, %d simulated engines of %s blocks of %d tokens\n\n",
 		r.Requests, thousands(r.PromptTokens), r.Engines, thousands(r.BlocksPerEngine), r.BlockSize)
-	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(name string, value func(Phase) string) {
-		fmt.Fprintf(table, "%s\t", name)
+		fmt.Fprintf(out, "%-25s", name)
 		for _, phase := range r.Phases {
-			fmt.Fprintf(table, "%s\t", value(phase))
+			fmt.Fprintf(out, "%14s", value(phase))
 		}
-		fmt.Fprintln(table)
+		out.WriteByte('\n')
 	}
 	row("", func(p Phase) string { return Title(p.Policy) })
 	row("blocks reused", func(p Phase) string { return thousands(p.ReusedBlocks) })
@@ -140,9 +139,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	row("time to first token, p99", func(p Phase) string { return fmt.Sprintf("%.0f ms", p.FirstTokenP99) })
 	row("max/mean load", func(p Phase) string { return fmt.Sprintf("%.2f", p.MaxMeanLoad) })
 	row("failed requests", func(p Phase) string { return thousands(p.Failed) })
-	if err := table.Flush(); err != nil {
-		return err
-	}
 	fmt.Fprintf(out, "\nReused blocks are the engines' own counts. Reusable is what a router reuses that\n"+
 		"sees every cache and queue, under the same load bound (its max/mean load: %.2f).\n"+
 		"Load is requests per engine.\n", r.OracleMaxMeanLoad)
