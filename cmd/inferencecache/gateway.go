@@ -56,7 +56,7 @@ Example:
 func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	g := &o.gateway
 	flags.StringVar(&g.Listen, "listen", ":8000", "address for clients; port 0 picks a free one")
-	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics and /debug/state")
+	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics, /debug/state and /debug/explain")
 	flags.StringArrayVar(&o.replicas, "replica", nil, "a replica, see above; may be repeated")
 	flags.StringVar(&o.index, "index", "", "gRPC address of the server; without it every request goes by load")
 	flags.StringVar(&g.Tenant, "tenant", "local", "tenant of the replicas' blocks in the index: their namespace in Kubernetes")

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// AdminHandler serves /healthz, /readyz, /metrics and /debug/state. It is what
-// AdminListen serves, for use on another listener.
+// AdminHandler serves /healthz, /readyz, /metrics, /debug/state and
+// /debug/explain. It is what AdminListen serves, for use on another listener.
 func (g *Gateway) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
@@ -23,6 +23,7 @@ func (g *Gateway) AdminHandler() http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.options.Registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) })
+	mux.HandleFunc("POST /debug/explain", g.serveExplain)
 	return mux
 }
 

@@ -124,16 +124,21 @@ type catalog struct {
 
 func newCatalog() *catalog { return &catalog{byReplica: map[string][]model{}} }
 
-// Set replaces the models of a replica.
-func (c *catalog) Set(replica string, models []model) {
+// Set replaces the models of a replica and says whether it serves others now.
+// Descriptions may change at each call; engines put the time into them.
+func (c *catalog) Set(replica string, models []model) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	changed = !slices.EqualFunc(c.byReplica[replica], models, sameModel)
 	if _, known := c.byReplica[replica]; !known {
 		at, _ := slices.BinarySearch(c.order, replica)
 		c.order = slices.Insert(c.order, at, replica)
 	}
 	c.byReplica[replica] = models
+	return changed
 }
+
+func sameModel(a, b model) bool { return a.id == b.id && a.parent == b.parent }
 
 // Resolve finds a name. The empty name stands for the only base model, if
 // there is only one.

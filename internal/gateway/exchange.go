@@ -100,20 +100,27 @@ func (x *exchange) serve(ctx context.Context) {
 		x.reject(fault)
 		return
 	}
-	request := routing.Request{
-		Now: received, Model: x.model.base, Adapter: x.model.adapter,
-		PromptBytes: len(x.body), LoadOnly: !x.route.generates,
-	}
-	if x.route.generates {
-		eligible := g.fleet.Eligible(nil, &request)
-		if len(eligible) > 1 {
-			request.Hint = x.hint(ctx, eligible)
-		}
-		request.PromptBytes = x.prompt.Bytes()
-		request.PromptTokens = x.promptTokens
-	}
+	request := x.routingRequest(ctx)
 	g.metrics.overheadSeconds.WithLabelValues(x.route.endpoint).Observe(time.Since(received).Seconds())
 	x.dispatch(ctx, &request)
+}
+
+// routingRequest gathers what the choice of a replica rests on. It asks the
+// index only if there is something to choose from.
+func (x *exchange) routingRequest(ctx context.Context) routing.Request {
+	request := routing.Request{
+		Now: time.Now(), Model: x.model.base, Adapter: x.model.adapter,
+		PromptBytes: len(x.body), LoadOnly: !x.route.generates,
+	}
+	if !x.route.generates {
+		return request
+	}
+	request.PromptBytes = x.prompt.Bytes()
+	if eligible := x.gateway.fleet.Eligible(nil, &request); len(eligible) > 1 {
+		request.Hint = x.hint(ctx, eligible)
+		request.PromptTokens = x.promptTokens
+	}
+	return request
 }
 
 // resolveModel finds the base model and the adapter that the client's name

@@ -22,13 +22,17 @@ import (
 
 // Gateway is the proxy. It is safe for concurrent use.
 type Gateway struct {
-	options   Options
-	logger    *slog.Logger
-	metrics   *metrics
-	fleet     *routing.Fleet
-	catalog   *catalog
+	options Options
+	logger  *slog.Logger
+	metrics *metrics
+	fleet   *routing.Fleet
+	catalog *catalog
+	// upstreams does not change after New.
 	upstreams map[string]*upstream
 	transport http.RoundTripper
+	pools     atomic.Pointer[poolTable]
+	// rebuilding serialises changes of pools, so that none is lost.
+	rebuilding sync.Mutex
 	// index and tokenizer are nil when there is none; engineTokenizer is the
 	// tokenizer if it asks engines.
 	index           *indexClient
@@ -97,6 +101,7 @@ func New(options Options) (*Gateway, error) {
 		g.upstreams[replica.ID] = u
 		g.fleet.Put(routing.Replica{ID: replica.ID, MaxInflight: replica.MaxInflight})
 	}
+	g.rebuildPools()
 	if options.Lookuper != nil {
 		g.index = newIndexClient(options.Lookuper, options.Timeouts.Lookup, g.metrics, g.logger)
 	}

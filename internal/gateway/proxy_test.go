@@ -5,6 +5,7 @@ package gateway_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -509,5 +510,43 @@ func TestAdmin(t *testing.T) {
 	}
 	if got := f.do("GET", f.url+"/debug/state", ""); got.status != 404 {
 		t.Errorf("state on the data listener: %d", got.status)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	a, b := newEngine(t, "a"), newEngine(t, "b")
+	f := start(t, gateway.Options{Lookuper: says("PREFIX_MATCH", "b", "gone")}, a, b)
+	got := f.do(http.MethodPost, f.admin+"/debug/explain", prompt())
+	var explanation gateway.Explanation
+	if err := json.Unmarshal([]byte(got.body), &explanation); err != nil || got.status != 200 {
+		t.Fatalf("%d %s: %v", got.status, got.body, err)
+	}
+	for i := range explanation.Candidates {
+		explanation.Candidates[i].WaitSeconds = 0
+		explanation.Candidates[i].CacheUsage = nil
+	}
+	want := gateway.Explanation{
+		Model: testModel, Policy: "hint", Origin: "index_hint", Branch: "hit", Source: "index_lookup", Replica: "b",
+		ReasonCode: "PREFIX_MATCH", HintOutcome: "followed", TieBreak: "none",
+		PromptTokens: 64, BlockSize: 16, RequestBlocks: 4, OverlapTokens: 48, BestOverlapTokens: 48, CandidatesTotal: 2,
+		Candidates: []gateway.ExplainedOne{
+			{Replica: "b", MatchedTokens: 48, HintScore: 0.9, PrefillRate: 8000},
+			{Replica: "a", PrefillRate: 8000},
+		},
+	}
+	if diff := cmp.Diff(want, explanation); diff != "" {
+		t.Errorf("explanation (-want +got):\n%s", diff)
+	}
+	if n := len(a.requests()) + len(b.requests()); n != 0 {
+		t.Errorf("engines got %d requests", n)
+	}
+	f.idle()
+	if got := f.post("/v1/completions", prompt()); got.status != 200 || len(b.requests()) != 1 {
+		t.Error("the request went elsewhere than explained")
+	}
+	for body, status := range map[string]int{`{"messages":[]}`: 200, `{"model":"none"}`: 404, `[`: 400} {
+		if got := f.do(http.MethodPost, f.admin+"/debug/explain", body); got.status != status {
+			t.Errorf("%s: %d, want %d", body, got.status, status)
+		}
 	}
 }

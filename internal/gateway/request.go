@@ -22,6 +22,9 @@ var forbiddenFields = []string{
 	"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "kv_cache_report_mode",
 }
 
+// maxReservedBytes is what a client's claimed length may reserve at once.
+const maxReservedBytes = 256 << 10
+
 // fields are the members of a body that the gateway itself reads.
 type fields struct {
 	model  string
@@ -44,7 +47,7 @@ func (x *exchange) readBody() *apiError {
 
 	// A length is only a claim, so it does not reserve more than a little.
 	var body bytes.Buffer
-	body.Grow(int(min(max(x.request.ContentLength, 0)+bytes.MinRead, 64<<10)))
+	body.Grow(int(min(max(x.request.ContentLength, 0)+bytes.MinRead, maxReservedBytes)))
 	_, err := body.ReadFrom(http.MaxBytesReader(x.writer, x.request.Body, options.MaxBodyBytes))
 	var tooLarge *http.MaxBytesError
 	switch {

@@ -192,16 +192,21 @@ func (g *Gateway) readModels(ctx context.Context, u *upstream) error {
 }
 
 func (g *Gateway) setModels(u *upstream, models []model) {
-	g.catalog.Set(u.ID, models)
-	g.fleet.SetServes(u.ID, serves(models))
+	if g.catalog.Set(u.ID, models) {
+		g.fleet.SetServes(u.ID, serves(models))
+		g.rebuildPools()
+	}
 }
 
 func (g *Gateway) discover(ctx context.Context, u *upstream) {
 	ctx, cancel := context.WithTimeout(ctx, g.options.Timeouts.Health)
 	defer cancel()
 	facts, err := engines.Discover(ctx, u.client, u.base.String(), u.Runtime)
-	if err == nil && facts.BlockSize > 0 {
-		u.blockSize.Store(int64(facts.BlockSize))
+	if err != nil || facts.BlockSize <= 0 {
+		return
+	}
+	if size := int64(facts.BlockSize); u.blockSize.Swap(size) != size {
+		g.rebuildPools()
 	}
 }
 

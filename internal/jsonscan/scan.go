@@ -6,6 +6,7 @@
 package jsonscan
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -315,6 +316,10 @@ func (s *scanner) str() error {
 	data := s.data
 	i := s.pos + 1
 	for i < len(data) {
+		if i+8 <= len(data) && plain(binary.LittleEndian.Uint64(data[i:])) {
+			i += 8
+			continue
+		}
 		switch c := data[i]; {
 		case c == '"':
 			s.pos = i + 1
@@ -334,6 +339,19 @@ func (s *scanner) str() error {
 	}
 	s.pos = i
 	return s.fail("the end of a string")
+}
+
+// plain says that none of the eight bytes of word needs a closer look: no quote,
+// no backslash, no control character. It may say no for a word that is plain.
+func plain(word uint64) bool {
+	const (
+		ones  = 0x0101010101010101
+		highs = 0x8080808080808080
+	)
+	// (x - ones) &^ x has the high bit set in each zero byte of x.
+	quote, slash := word^(ones*'"'), word^(ones*'\\')
+	control := (word - ones*' ') &^ word
+	return (control|(quote-ones)&^quote|(slash-ones)&^slash)&highs == 0
 }
 
 // escape reads what follows a backslash.

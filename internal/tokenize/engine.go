@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,15 +134,15 @@ func (e *Engine) Tokenize(ctx context.Context, prompt *Prompt) (Result, error) {
 	if prompt.Bytes() > e.options.MaxPromptBytes {
 		return Result{}, &Error{Reason: ReasonTooLarge}
 	}
-	body, batch, err := prompt.engineBody()
+	fields, batch, err := prompt.callFields()
 	if err != nil {
 		return Result{}, err
 	}
-	key := prompt.cacheKey(body)
+	key := prompt.cacheKey(&fields)
 	if tokens, ok := e.cache.GetIfPresent(key); ok {
 		return Result{Tokens: tokens, Source: SourceCache, Batch: batch}, nil
 	}
-	tokens, err := e.ask(ctx, prompt, body)
+	tokens, err := e.ask(ctx, prompt, &fields)
 	if err != nil {
 		return Result{}, err
 	}
@@ -149,25 +150,28 @@ func (e *Engine) Tokenize(ctx context.Context, prompt *Prompt) (Result, error) {
 	return Result{Tokens: tokens, Source: SourceEngine, Batch: batch}, nil
 }
 
-// engineBody returns the body of a /tokenize call.
-func (p *Prompt) engineBody() (body []byte, batch bool, err error) {
-	fields := p.fields
+// callFields returns the members that a /tokenize call needs.
+func (p *Prompt) callFields() (fields fieldValues, batch bool, err error) {
+	fields = p.fields
 	if p.Chat {
 		fields[fieldPrompt] = nil
 		if len(fields[fieldMessages]) == 0 {
-			return nil, false, unsupported()
+			return fields, false, unsupported()
 		}
-	} else {
-		fields[fieldMessages] = nil
-		if fields[fieldPrompt], batch, err = p.firstPrompt(); err != nil {
-			return nil, false, err
-		}
+		return fields, false, nil
 	}
+	fields[fieldMessages] = nil
+	fields[fieldPrompt], batch, err = p.firstPrompt()
+	return fields, batch, err
+}
+
+// callBody returns the body of a /tokenize call.
+func (p *Prompt) callBody(fields *fieldValues) ([]byte, error) {
 	model, err := json.Marshal(p.Model)
 	if err != nil {
-		return nil, false, unsupported()
+		return nil, unsupported()
 	}
-	body = append(make([]byte, 0, p.Bytes()+256), `{"model":`...)
+	body := append(make([]byte, 0, p.Bytes()+256), `{"model":`...)
 	body = append(body, model...)
 	for i, field := range fields {
 		if len(field) == 0 {
@@ -178,20 +182,29 @@ func (p *Prompt) engineBody() (body []byte, batch bool, err error) {
 		body = append(body, '"', ':')
 		body = append(body, field...)
 	}
-	return append(body, '}'), batch, nil
+	return append(body, '}'), nil
 }
 
-func (p *Prompt) cacheKey(body []byte) [sha256.Size]byte {
+// cacheKey hashes everything that decides the ids, each part after its length.
+func (p *Prompt) cacheKey(fields *fieldValues) [sha256.Size]byte {
 	hash := sha256.New()
-	for _, part := range []string{p.Revision, p.Partition} {
-		fmt.Fprintf(hash, "%d:%s", len(part), part)
+	part := func(value []byte) {
+		var length [8]byte
+		binary.LittleEndian.PutUint64(length[:], uint64(len(value)))
+		hash.Write(length[:])
+		hash.Write(value)
 	}
-	hash.Write(body)
+	part([]byte(p.Revision))
+	part([]byte(p.Partition))
+	part([]byte(p.Model))
+	for _, field := range fields {
+		part(field)
+	}
 	return [sha256.Size]byte(hash.Sum(nil))
 }
 
 // ask makes one call within the limits and tells the breaker.
-func (e *Engine) ask(ctx context.Context, prompt *Prompt, body []byte) ([]uint32, error) {
+func (e *Engine) ask(ctx context.Context, prompt *Prompt, fields *fieldValues) ([]uint32, error) {
 	endpoints := e.options.Endpoints(prompt.Model)
 	if len(endpoints) == 0 {
 		return nil, &Error{Reason: ReasonUnavailable}
@@ -214,6 +227,11 @@ func (e *Engine) ask(ctx context.Context, prompt *Prompt, body []byte) ([]uint32
 	default:
 		outcome = ReasonBusy
 		return nil, &Error{Reason: ReasonBusy}
+	}
+	body, err := prompt.callBody(fields)
+	if err != nil {
+		outcome = ReasonUnsupported
+		return nil, err
 	}
 	callCtx, cancel := context.WithTimeout(ctx, e.options.Timeout)
 	defer cancel()

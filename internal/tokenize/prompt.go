@@ -87,6 +87,9 @@ var templateFields = [...]string{
 	"continue_final_message", "add_special_tokens", "mm_processor_kwargs", "reasoning_effort",
 }
 
+// fieldValues are raw members, parallel to templateFields; nil is absent.
+type fieldValues [len(templateFields)][]byte
+
 const (
 	fieldMessages = 0
 	fieldPrompt   = 1
@@ -104,7 +107,7 @@ type Prompt struct {
 	// cached results.
 	Partition string
 
-	fields   [len(templateFields)][]byte
+	fields   fieldValues
 	inputIDs []byte
 	// opaque is set when a member changes the ids in a way only the engine
 	// knows.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"net/http"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/jsonscan"
+	"github.com/inferencecache/inference-cache/internal/routing"
+)
+
+// Explanation is a decision with what it was made from, and no prompt data.
+type Explanation struct {
+	Model   string `json:"model"`
+	Adapter string `json:"adapter"`
+	Policy  string `json:"policy"`
+	Origin  string `json:"origin"`
+	// Branch and Source are empty when no policy was asked.
+	Branch string `json:"branch"`
+	Source string `json:"source"`
+	// Replica is empty when none is eligible.
+	Replica    string `json:"replica"`
+	ReasonCode string `json:"reason_code"`
+	// HintOutcome says what became of the replicas the index named.
+	HintOutcome string `json:"hint_outcome"`
+	TieBreak    string `json:"tie_break"`
+	// PromptTokens is 0 when the prompt was not tokenized.
+	PromptTokens      int            `json:"prompt_tokens"`
+	BlockSize         int            `json:"block_size"`
+	RequestBlocks     int            `json:"request_blocks"`
+	OverlapTokens     int            `json:"overlap_tokens"`
+	BestOverlapTokens int            `json:"best_overlap_tokens"`
+	CandidatesTotal   int            `json:"candidates_total"`
+	Candidates        []ExplainedOne `json:"candidates"`
+}
+
+// ExplainedOne is one candidate of an Explanation.
+type ExplainedOne struct {
+	Replica string `json:"replica"`
+	// Gate is why it could not be chosen; empty for an eligible one.
+	Gate          string   `json:"gate"`
+	MatchedTokens int      `json:"matched_tokens"`
+	HintScore     float32  `json:"hint_score"`
+	WaitSeconds   float64  `json:"wait_seconds"`
+	Saturated     bool     `json:"saturated"`
+	Inflight      int      `json:"inflight"`
+	QueueTokens   int64    `json:"queue_tokens"`
+	PrefillRate   float64  `json:"prefill_rate"`
+	CacheUsage    *float64 `json:"cache_usage"`
+}
+
+// serveExplain answers with the decision a request would get now. The body is
+// that of a completion or, if it has messages, of a chat completion.
+func (g *Gateway) serveExplain(w http.ResponseWriter, request *http.Request) {
+	x := &exchange{gateway: g, writer: w, request: request, started: time.Now()}
+	fault := x.readBody()
+	if fault == nil {
+		x.route = generatingRoute(x.body)
+		fault = x.parseBody()
+	}
+	if fault == nil {
+		fault = x.resolveModel()
+	}
+	if fault != nil {
+		fault.write(w)
+		return
+	}
+	asked := x.routingRequest(request.Context())
+	decision := g.fleet.Preview(&asked)
+	writeJSON(w, explain(x.model, &decision))
+}
+
+// generatingRoute tells the two kinds of completions apart by their bodies.
+func generatingRoute(body []byte) *route {
+	chat := false
+	_ = jsonscan.Object(body, func(key, _ []byte) error { // parseBody reports errors
+		chat = chat || bytes.Equal(key, []byte("messages"))
+		return nil
+	})
+	for i := range routes {
+		if routes[i].generates && routes[i].chat == chat {
+			return &routes[i]
+		}
+	}
+	return nil
+}
+
+func explain(m resolved, d *routing.Decision) Explanation {
+	p := &d.Prediction
+	e := Explanation{
+		Model: m.base, Adapter: m.adapter, Policy: d.Policy, Origin: string(d.Origin),
+		Branch: string(p.Branch), Source: string(p.Source), Replica: d.Replica,
+		ReasonCode: p.ReasonCode, HintOutcome: string(d.Hint), TieBreak: string(d.TieBreak),
+		PromptTokens: p.PromptTokens, BlockSize: p.BlockSize, RequestBlocks: p.RequestBlocks,
+		OverlapTokens: p.OverlapTokens, BestOverlapTokens: p.BestOverlapTokens,
+		CandidatesTotal: d.CandidatesTotal, Candidates: make([]ExplainedOne, len(d.Candidates)),
+	}
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		e.Candidates[i] = ExplainedOne{
+			Replica: c.ID, Gate: string(c.Gate), MatchedTokens: c.MatchedTokens, HintScore: c.HintScore,
+			WaitSeconds: c.WaitSeconds, Saturated: c.Saturated, Inflight: c.Inflight,
+			QueueTokens: c.QueueTokens, PrefillRate: c.RateTokens,
+		}
+		if c.UsageKnown {
+			e.Candidates[i].CacheUsage = &c.Usage
+		}
+	}
+	return e
+}
