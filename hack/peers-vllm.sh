@@ -35,7 +35,7 @@ if ! cmp -s "$requirements" "$cache/venv/installed-from"; then
 	# --no-deps: the package wants a build of torch that its index does not
 	# carry; the list names everything, with the default build instead.
 	if ! { nice -n 15 "$python" -m venv "$cache/venv" &&
-		nice -n 15 timeout 3600 "$cache/venv/bin/pip" install --no-cache-dir --only-binary :all: --no-deps -r "$requirements"; } >"$log" 2>&1; then
+		nice -n 15 timeout 3600 "$cache/venv/bin/pip" install --no-cache-dir --no-compile --only-binary :all: --no-deps -r "$requirements"; } >"$log" 2>&1; then
 		reason="$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")"
 		rm -rf "$cache/venv"
 		skip "the installation failed: $reason"
