@@ -25,11 +25,9 @@ func (e *evaluation) find(ctx context.Context) Reason {
 	found := e.rank()
 	e.out.Timings.Rank = e.lap()
 
-	counts := e.view.Counts()
-	e.out.TenantKnown = counts.TenantKeys > 0
-	e.out.ModelKnown = counts.ModelKeys > 0
+	e.out.TenantKnown, e.out.ModelKnown = true, true
 	if found == undecided {
-		found = e.diagnose(counts)
+		return e.diagnose(e.view.Counts())
 	}
 	return found
 }
@@ -48,6 +46,8 @@ func (e *evaluation) match(ctx context.Context) {
 
 // diagnose names the outermost key of the request that nothing is held under.
 func (e *evaluation) diagnose(counts index.ViewCounts) Reason {
+	e.out.TenantKnown = counts.TenantKeys > 0
+	e.out.ModelKnown = counts.ModelKeys > 0
 	reason := undecided
 	switch {
 	case counts.Memberships == 0:

@@ -105,3 +105,26 @@ func TestLookupsSeeWholeUpdates(t *testing.T) {
 	close(done)
 	readers.Wait()
 }
+
+// BenchmarkLookupRoute answers in process: decision, rendering and metrics.
+func BenchmarkLookupRoute(b *testing.B) {
+	s, err := server.New(server.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.Ingest().Update(b.Context(), (&harness{}).update("w", "abcdefgh", 16))
+	for name, request := range map[string]*pb.LookupRouteRequest{
+		"hit":      chain("abcdefgh", 16),
+		"affinity": chain("zyx", 16),
+		"refused":  {TenantId: "team", ModelId: "m", BlockTokenCounts: []int32{1}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.LookupRoute(b.Context(), request); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
