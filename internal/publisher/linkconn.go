@@ -19,6 +19,9 @@ const protocolVersion = 1
 // assumedHeartbeat is used when a server names no interval.
 const assumedHeartbeat = time.Second
 
+// burstFrames is how many frames are sent before other duties get a turn.
+const burstFrames = 64
+
 var (
 	errServerSilent = errors.New("server is silent")
 	errNoWelcome    = errors.New("server did not answer hello in time")
@@ -158,10 +161,14 @@ func (c *connection) serve(ctx context.Context, interval time.Duration) error {
 	}
 }
 
-// flush sends frames until none may be sent. When a snapshot has to wait, it
-// returns a channel that fires at its time.
+// flush sends frames until none may be sent, at most burstFrames so that
+// heartbeats find their turn. When a snapshot has to wait, it returns a channel
+// that fires at its time.
 func (c *connection) flush(ctx context.Context) (due <-chan time.Time, err error) {
-	for ctx.Err() == nil {
+	for range burstFrames {
+		if ctx.Err() != nil {
+			return nil, nil
+		}
 		if c.link.snapshotWanted() {
 			if wait := time.Until(c.nextSnapshot); wait > 0 {
 				due = time.After(wait)
@@ -178,7 +185,8 @@ func (c *connection) flush(ctx context.Context) (due <-chan time.Time, err error
 			return nil, err
 		}
 	}
-	return nil, nil
+	c.link.wakeUp()
+	return due, nil
 }
 
 // send prefers the reason the server gave for ending the stream to the error
