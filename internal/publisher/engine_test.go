@@ -36,7 +36,7 @@ func TestReplayOnConnect(t *testing.T) {
 	}
 }
 
-func TestGapIsFilledBeforeTheLaterBatch(t *testing.T) {
+func TestFR_09_GapIsFilledBeforeTheLaterBatch(t *testing.T) {
 	for name, topicInReplay := range map[string]bool{"old layout": false, "layout with topic": true} {
 		t.Run(name, func(t *testing.T) {
 			e := startEngine(t, engineOptions{topicInReplay: topicInReplay})
@@ -60,7 +60,7 @@ func TestGapIsFilledBeforeTheLaterBatch(t *testing.T) {
 	}
 }
 
-func TestGapWithoutReplay(t *testing.T) {
+func TestFR_09_GapWithoutReplay(t *testing.T) {
 	e := startEngine(t, engineOptions{})
 	w := follow(t, e, publisher.Config{})
 	e.publish(storeBatch(0, 0, 1, 0, 1))

@@ -3,6 +3,7 @@
 package publisher
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,6 +103,7 @@ func TestRankOf(t *testing.T) {
 		"a string":           {batch(3, func(b []byte) []byte { return msgp.AppendString(b, "0") }), 0, false},
 		"nothing":            {nil, 0, false},
 		"an endless array":   {[]byte{0xDD, 0xFF, 0xFF, 0xFF, 0xFF}, 0, false},
+		"a depth bomb":       {bytes.Repeat([]byte{0x93}, 8<<20), 0, false},
 		"an endless element": {[]byte{0x93, 0x00, 0xDD, 0xFF, 0xFF, 0xFF, 0xFF}, 0, false},
 	}
 	for name, tc := range tests {
