@@ -68,6 +68,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&g.ExposeReplica, "expose-replica", false, "add x-inference-cache-replica and x-inference-cache-reason to answers")
 	flags.BoolVar(&g.ForwardAuthorization, "forward-authorization", false, "send the client's Authorization header to engines")
 	flags.BoolVar(&g.Retry500, "retry-500", false, "retry answers 500 and 408 too, not only 429, 502, 503 and 504")
+	flags.IntVar(&g.UsageSample, "usage-sample", 10, "check predictions against the usage of one streamed request in this many; 0 is none")
 	flags.Int64Var(&g.MaxBodyBytes, "max-body-bytes", 10<<20, "largest request body")
 	flags.IntVar(&g.MaxInflight, "max-inflight", 0, "most requests under way; 0 is no bound")
 	flags.IntVar(&g.MaxConnections, "max-connections", 10_000, "most client connections")
@@ -94,6 +95,9 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 	}
 	options := o.gateway
 	options.Logger = logger
+	if options.UsageSample == 0 {
+		options.UsageSample = -1
+	}
 	options.Tokenizer = gateway.TokenizerMode(o.tokenizer)
 	options.Registry = prometheus.NewRegistry()
 	options.Registry.MustRegister(

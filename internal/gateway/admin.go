@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -22,9 +23,22 @@ func (g *Gateway) AdminHandler() http.Handler {
 		writeText(w, http.StatusOK, "ok")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.options.Registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) })
-	mux.HandleFunc("POST /debug/explain", g.serveExplain)
+	mux.HandleFunc("GET /debug/state", localOnly(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) }))
+	mux.HandleFunc("POST /debug/explain", localOnly(g.serveExplain))
 	return mux
+}
+
+// localOnly refuses peers on other machines: what it guards tells about the
+// requests of others.
+func localOnly(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, request *http.Request) {
+		peer, err := netip.ParseAddrPort(request.RemoteAddr)
+		if err != nil || !peer.Addr().Unmap().IsLoopback() {
+			(&apiError{status: http.StatusForbidden, code: "forbidden", message: "only from this machine"}).write(w)
+			return
+		}
+		next(w, request)
+	}
 }
 
 func writeText(w http.ResponseWriter, status int, text string) {

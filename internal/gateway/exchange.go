@@ -61,6 +61,8 @@ type exchange struct {
 	// promptTokens is 0 while unknown.
 	promptTokens int
 	batch        bool
+	// usageAdded is set when the body was changed to ask for usage.
+	usageAdded bool
 	// decision is the one of the latest attempt.
 	decision routing.Decision
 }
@@ -101,6 +103,7 @@ func (x *exchange) serve(ctx context.Context) {
 		return
 	}
 	request := x.routingRequest(ctx)
+	x.askForUsage()
 	g.metrics.overheadSeconds.WithLabelValues(x.route.endpoint).Observe(time.Since(received).Seconds())
 	x.dispatch(ctx, &request)
 }

@@ -43,6 +43,8 @@ type Gateway struct {
 	findings     *limiter
 	readyChanged notifier
 	inflight     atomic.Int64
+	// streams counts streamed requests that may be asked for usage.
+	streams atomic.Uint64
 
 	// draining refuses new requests; firstChecks is done when each replica
 	// was checked once.

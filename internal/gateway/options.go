@@ -93,6 +93,10 @@ type Options struct {
 	ForwardAuthorization bool
 	// Retry500 also retries answers 500 and 408; default false.
 	Retry500 bool
+	// UsageSample asks for the usage of one streamed request in this many, to
+	// compare predictions with; default 10, negative = never. Clients do not
+	// see a difference.
+	UsageSample int
 	// MaxBodyBytes bounds a request body; default 10 MiB.
 	MaxBodyBytes int64
 	// MaxInflight bounds requests under way; default no bound.
@@ -138,6 +142,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.Listen, "127.0.0.1:0")
 	setDefault(&o.Tenant, "local")
 	setDefault(&o.Tokenizer, TokenizeByEngine)
+	setDefault(&o.UsageSample, 10)
 	setDefault(&o.MaxBodyBytes, 10<<20)
 	setDefault(&o.MaxConnections, 10_000)
 	setDefault(&o.Timeouts.Lookup, 5*time.Millisecond)

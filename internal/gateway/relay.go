@@ -71,7 +71,9 @@ type relay struct {
 	// pending is the beginning of a line of events whose end has not come.
 	pending []byte
 	// midEvent is set while the last complete line is not an empty one.
-	midEvent        bool
+	midEvent bool
+	// dropBlank is set after an event was removed, up to its last line.
+	dropBlank       bool
 	usage           usageReader
 	firstAt, lastAt time.Time
 }
@@ -100,7 +102,11 @@ func (r *relay) run() error {
 			return r.upstreamError(err)
 		}
 	}
-	return r.write(r.pending)
+	rest := r.pending
+	if r.exchange.usageAdded {
+		rest = r.withoutUsage(rest)
+	}
+	return r.write(rest)
 }
 
 // upstreamError tells a replica that failed from a client that left.
@@ -149,8 +155,11 @@ func (r *relay) pass(piece []byte) error {
 	if len(r.pending) > 0 {
 		whole = append(r.pending, whole...)
 	}
+	if r.exchange.usageAdded {
+		whole = r.withoutUsage(whole)
+	}
 	err := r.write(whole)
-	r.midEvent = !bytes.HasSuffix(whole, []byte("\n\n")) && !bytes.HasSuffix(whole, []byte("\n\r\n"))
+	r.midEvent = len(whole) > 0 && !bytes.HasSuffix(whole, []byte("\n\n")) && !bytes.HasSuffix(whole, []byte("\n\r\n"))
 	r.pending = append(r.pending[:0], piece[end:]...)
 	return err
 }

@@ -30,6 +30,8 @@ type fields struct {
 	model  string
 	stream bool
 	salt   string
+	// hasStreamOptions is set even if they are null.
+	hasStreamOptions bool
 }
 
 // readBody reads the whole body within its limits of size and time.
@@ -106,6 +108,8 @@ func (f *fields) set(key, value []byte) *apiError {
 	case "stream":
 		f.stream = bytes.Equal(value, []byte("true"))
 		ok = f.stream || isNull || bytes.Equal(value, []byte("false"))
+	case "stream_options":
+		f.hasStreamOptions = true
 	case "cache_salt":
 		f.salt, ok = jsonscan.String(value)
 		ok = ok || isNull
