@@ -18,19 +18,23 @@ const module = "github.com/inferencecache/inference-cache/"
 // layers lists our packages from the bottom up. A package may import packages
 // of lower layers only; packages of one layer do not know each other.
 var layers = [][]string{
-	{"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index", "internal/ranking"},
+	{
+		"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
+		"internal/ranking", "internal/breaker", "internal/jsonscan", "internal/gate",
+	},
 	{"internal/kvevents", "internal/policy", "internal/engines"},
 	{"internal/lookup", "internal/ingest", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
-	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench"},
+	{"internal/control"},
+	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
 	{"internal/standalone"},
-	{"internal/demo"},
+	{"internal/sim/demo"},
 	{"cmd/inferencecache"},
 }
 
-// forbidden names packages that a role must not link, with the reason.
+// forbidden names packages that others must not import, with the reason.
 var forbidden = map[string]map[string]string{
 	"internal/index":   {"google.golang.org/grpc": "the index is pure", "log/slog": "the index is pure", "net": "the index is pure"},
-	"internal/ranking": {"google.golang.org/grpc": "ranking is arithmetic", "time": "times are arguments"},
+	"internal/ranking": {"google.golang.org/grpc": "ranking is arithmetic", "log/slog": "ranking is arithmetic"},
 	"pkg/fingerprint":  {"google.golang.org/grpc": "gateways import it alone", "internal/": "public packages stand alone"},
 }
 
