@@ -48,6 +48,8 @@ generate-check: ## Fail when generated code is not up to date
 	diff -r "$$dir/proto/inferencecache/v1alpha1/gen" proto/inferencecache/v1alpha1/gen || \
 	{ echo "generated code is out of date: run 'make generate'"; exit 1; }
 
+-include hack/*.mk
+
 .PHONY: clean
 clean: ## Remove build results
 	rm -rf bin bench/results
