@@ -118,6 +118,7 @@ func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	if !x.route.generates {
 		return request
 	}
+	request.Streamed = x.fields.stream
 	request.PromptBytes = x.prompt.Bytes()
 	if eligible := x.gateway.fleet.Eligible(nil, &request); len(eligible) > 1 {
 		request.Hint = x.hint(ctx, eligible)

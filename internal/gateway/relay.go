@@ -131,7 +131,7 @@ func (r *relay) pass(piece []byte) error {
 	r.lastAt = time.Now()
 	if r.firstAt.IsZero() {
 		r.firstAt = r.lastAt
-		r.attempt.guard.FirstByte(r.firstAt, r.events)
+		r.attempt.guard.FirstByte(r.firstAt)
 		if r.exchange.route.generates {
 			r.exchange.gateway.metrics.ttftSeconds.WithLabelValues(r.exchange.route.endpoint).
 				Observe(r.firstAt.Sub(r.exchange.started).Seconds())

@@ -72,6 +72,7 @@ func (f *Fleet) considerLocked(r *Request) {
 	f.considered, f.eligible = f.considered[:0], f.eligible[:0]
 	tokens := r.promptTokens()
 	for i, m := range f.ordered {
+		m.assumePrefilled(r.Now)
 		candidate := Candidate{ID: m.replica.ID, Gate: m.gate(r), View: f.viewLocked(m, r.Now)}
 		candidate.WaitSeconds = candidate.wait(uncached(tokens, 0))
 		f.considered = append(f.considered, candidate)

@@ -84,6 +84,8 @@ type member struct {
 	// pending are the uncached tokens of own requests without a first byte.
 	pending int64
 	rate    float64
+	// unseen are guards whose first byte will not tell the end of the prefill.
+	unseen []*Guard
 
 	report   Report
 	reported time.Time
@@ -244,6 +246,7 @@ func (f *Fleet) States(now time.Time) []State {
 	candidates := make([]Candidate, len(f.ordered))
 	positions := make([]int, len(f.ordered))
 	for i, m := range f.ordered {
+		m.assumePrefilled(now)
 		candidates[i] = Candidate{ID: m.replica.ID, View: f.viewLocked(m, now)}
 		candidates[i].WaitSeconds = candidates[i].wait(0)
 		positions[i] = i

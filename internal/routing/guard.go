@@ -2,7 +2,10 @@
 
 package routing
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Outcome says what an attempt proved about its replica.
 type Outcome uint8
@@ -31,6 +34,8 @@ type Guard struct {
 	uncached    int64
 	idle, trial bool
 	dispatched  time.Time
+	// prefilledBy is when the prefill should be over, if no first byte tells.
+	prefilledBy time.Time
 
 	// Guarded by fleet.mu.
 	generation        uint64
@@ -46,6 +51,12 @@ func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
 		dispatched: r.Now,
 		generation: m.generation,
 	}
+	if !r.Streamed {
+		view := f.viewLocked(m, r.Now)
+		seconds := float64(view.QueueTokens+g.uncached) / m.rate
+		g.prefilledBy = r.Now.Add(time.Duration(seconds * float64(time.Second)))
+		m.unseen = append(m.unseen, g)
+	}
 	m.inflight++
 	m.pending += g.uncached
 	m.since += g.uncached
@@ -57,10 +68,9 @@ func (g *Guard) Replica() (id, uid string) {
 	return g.member.replica.ID, g.member.replica.UID
 }
 
-// FirstByte notes that the prefill is over. With measure set, the time it took
-// counts towards the replica's prefill rate; leave it unset when the first
-// byte comes only after the whole generation.
-func (g *Guard) FirstByte(now time.Time, measure bool) {
+// FirstByte notes that the prefill is over. The time it took counts towards the
+// replica's prefill rate if the request was streamed.
+func (g *Guard) FirstByte(now time.Time) {
 	g.fleet.mu.Lock()
 	defer g.fleet.mu.Unlock()
 	if g.prefilled || g.closed {
@@ -68,7 +78,7 @@ func (g *Guard) FirstByte(now time.Time, measure bool) {
 	}
 	g.releasePrefillLocked()
 	took := now.Sub(g.dispatched).Seconds()
-	if measure && g.idle && g.uncached >= minRateTokens && took > 0 {
+	if g.prefilledBy.IsZero() && g.idle && g.uncached >= minRateTokens && took > 0 {
 		g.member.rate += rateWeight * (float64(g.uncached)/took - g.member.rate)
 	}
 }
@@ -91,6 +101,22 @@ func (g *Guard) End(now time.Time, outcome Outcome) {
 	default:
 		g.member.breaker.Ignore(g.trial)
 	}
+}
+
+// assumePrefilled releases the prefill of requests whose first byte will come
+// only after the whole generation, once it should be over. Without it, long
+// answers would look like a long queue.
+func (m *member) assumePrefilled(now time.Time) {
+	if len(m.unseen) == 0 {
+		return
+	}
+	m.unseen = slices.DeleteFunc(m.unseen, func(g *Guard) bool {
+		if !g.prefilled && now.Before(g.prefilledBy) {
+			return false
+		}
+		g.releasePrefillLocked()
+		return true
+	})
 }
 
 // releasePrefillLocked takes the request's tokens out of the queue: out of

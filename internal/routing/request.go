@@ -18,6 +18,9 @@ type Request struct {
 	Target string
 	// Exclude lists replicas that already failed this request.
 	Exclude []string
+	// Streamed promises that the first byte tells the end of the prefill.
+	// Otherwise that end is estimated.
+	Streamed bool
 	// LoadOnly sends the request by load, whatever the policy is.
 	LoadOnly bool
 }

@@ -380,7 +380,7 @@ func TestSpread(t *testing.T) {
 				decision, guard := fleet.Decide(&routing.Request{
 					Now: start, Model: model, PromptTokens: 500, Hint: routing.Hint{Reason: "NO_HINT"}})
 				chosen[decision.Replica]++
-				guard.FirstByte(start.Add(time.Millisecond), false)
+				guard.FirstByte(start.Add(time.Millisecond))
 				guard.End(start.Add(time.Second), routing.Succeeded)
 			}
 			const expected = float64(requests) / replicas
@@ -452,11 +452,11 @@ func TestCountersReturnToZero(t *testing.T) {
 				fleet.SetReport("a", routing.Report{WaitingTokens: int64(rapid.IntRange(0, 5000).Draw(t, "waiting"))}, now)
 			case step <= 2 || len(open) == 0:
 				_, guard := fleet.Decide(&routing.Request{
-					Now: now, PromptTokens: rapid.IntRange(0, 5000).Draw(t, "tokens"),
+					Now: now, Streamed: rapid.Bool().Draw(t, "streamed"), PromptTokens: rapid.IntRange(0, 5000).Draw(t, "tokens"),
 					Hint: match(routing.Score{Replica: "a", MatchedTokens: rapid.IntRange(0, 6000).Draw(t, "matched")})})
 				open = append(open, guard)
 			case step == 3:
-				open[rapid.IntRange(0, len(open)-1).Draw(t, "which")].FirstByte(now, true)
+				open[rapid.IntRange(0, len(open)-1).Draw(t, "which")].FirstByte(now)
 			default:
 				end(rapid.IntRange(0, len(open)-1).Draw(t, "which"), routing.Outcome(rapid.IntRange(0, 2).Draw(t, "outcome")))
 			}
@@ -491,13 +491,13 @@ func TestReplacedReplica(t *testing.T) {
 }
 
 func TestPrefillRate(t *testing.T) {
-	run := func(tokens int, measure, busy bool) float64 {
+	run := func(tokens int, streamed, busy bool) float64 {
 		fleet := newFleet(t, 1, routing.Options{})
 		if busy {
 			load(t, fleet, "r0", 1, 10)
 		}
-		_, guard := fleet.Decide(&routing.Request{Now: start, Model: model, PromptTokens: tokens})
-		guard.FirstByte(start.Add(time.Second), measure)
+		_, guard := fleet.Decide(&routing.Request{Now: start, Model: model, PromptTokens: tokens, Streamed: streamed})
+		guard.FirstByte(start.Add(time.Second))
 		guard.End(start.Add(time.Second), routing.Succeeded)
 		return fleet.States(start)[0].View.RateTokens
 	}
@@ -511,6 +511,30 @@ func TestPrefillRate(t *testing.T) {
 	} {
 		if got != 8000 {
 			t.Errorf("%s moved the rate to %v", name, got)
+		}
+	}
+}
+
+// TestLongAnswers checks that requests without a stream stop counting as
+// prefill when that should be over, long before their answer comes.
+func TestLongAnswers(t *testing.T) {
+	queue := func(streamed bool, after time.Duration) int64 {
+		fleet := newFleet(t, 1, routing.Options{})
+		for range 2 {
+			fleet.Decide(&routing.Request{Now: start, Model: model, PromptTokens: 4000, Streamed: streamed})
+		}
+		return fleet.States(start.Add(after))[0].View.QueueTokens
+	}
+	for _, tc := range []struct {
+		streamed bool
+		after    time.Duration
+		want     int64
+	}{
+		{false, 0, 8000}, {false, 600 * time.Millisecond, 4000}, {false, time.Second, 0},
+		{true, time.Second, 8000},
+	} {
+		if got := queue(tc.streamed, tc.after); got != tc.want {
+			t.Errorf("streamed %v, after %v: %d tokens wait, want %d", tc.streamed, tc.after, got, tc.want)
 		}
 	}
 }
