@@ -45,27 +45,28 @@ func replicas(n int) *fleet {
 }
 
 func TestAffinityGolden(t *testing.T) {
-	rendezvous := policy.Declared{Extensions: policy.Extensions{Hash: policy.HashRendezvous}}
+	contract, rendezvous := policy.Extensions{}, policy.Extensions{Hash: policy.HashRendezvous}
 	for name, tc := range map[string]struct {
-		policy  policy.Declared
-		request lookup.Request
-		want    map[int]string // by number of replicas
+		extensions policy.Extensions
+		policy     policy.Declared
+		request    lookup.Request
+		want       map[int]string // by number of replicas
 	}{
-		"chain":             {policy.Declared{}, goldenChain(t), map[int]string{1: "r0", 2: "r1", 3: "r0", 5: "r3", 7: "r0"}},
-		"exact":             {policy.Declared{}, goldenExact(t), map[int]string{1: "r0", 2: "r1", 3: "r2", 5: "r1", 7: "r3"}},
-		"chain, rendezvous": {rendezvous, goldenChain(t), map[int]string{2: "r1", 3: "r2", 5: "r4", 7: "r4"}},
-		"exact, rendezvous": {rendezvous, goldenExact(t), map[int]string{2: "r0", 3: "r0", 5: "r4", 7: "r4"}},
+		"chain":             {contract, policy.Declared{}, goldenChain(t), map[int]string{1: "r0", 2: "r1", 3: "r0", 5: "r3", 7: "r0"}},
+		"exact":             {contract, policy.Declared{}, goldenExact(t), map[int]string{1: "r0", 2: "r1", 3: "r2", 5: "r1", 7: "r3"}},
+		"chain, rendezvous": {rendezvous, policy.Declared{}, goldenChain(t), map[int]string{2: "r1", 3: "r2", 5: "r4", 7: "r4"}},
+		"exact, rendezvous": {rendezvous, policy.Declared{}, goldenExact(t), map[int]string{2: "r0", 3: "r0", 5: "r4", 7: "r4"}},
 		"token ids seed like their chain": {
-			policy.Declared{}, with(in(testScope), func(r *lookup.Request) { r.TokenIDs = oneTo(35) }),
+			contract, policy.Declared{}, with(in(testScope), func(r *lookup.Request) { r.TokenIDs = oneTo(35) }),
 			map[int]string{2: "r1", 3: "r0", 5: "r3", 7: "r0"},
 		},
 		"token ids without chain matching seed like their last key": {
-			policy.Declared{EnableChainMatching: ptr(false)},
+			contract, policy.Declared{EnableChainMatching: ptr(false)},
 			with(in(testScope), func(r *lookup.Request) { r.TokenIDs = oneTo(35) }),
 			map[int]string{2: "r1", 3: "r2", 5: "r1", 7: "r3"},
 		},
 		"a longer chain seeds by its head alone": {
-			policy.Declared{Extensions: policy.Extensions{SeedBlocks: 2}},
+			policy.Extensions{SeedBlocks: 2}, policy.Declared{},
 			with(goldenChain(t), func(r *lookup.Request) {
 				r.BlockHashes = append(r.BlockHashes, []byte("more"))
 				r.BlockTokenCounts = append(r.BlockTokenCounts, 16)
@@ -75,7 +76,7 @@ func TestAffinityGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for n, want := range tc.want {
-				got := replicas(n).policy(tc.policy).ask(tc.request)
+				got := replicas(n).policy(tc.policy).extend(tc.extensions).ask(tc.request)
 				if got.Reason != lookup.AffinityHint || names(got.Scores) != want {
 					t.Errorf("%d replicas: %s %q, want %q", n, got.Reason, names(got.Scores), want)
 				}
@@ -127,9 +128,6 @@ func TestAffinityConditions(t *testing.T) {
 }
 
 func TestAffinityPassesLoadedReplicasOver(t *testing.T) {
-	limit := func(hash policy.AffinityHash) policy.Declared {
-		return policy.Declared{Extensions: policy.Extensions{Hash: hash, MaxPressure: .9}}
-	}
 	for name, tc := range map[string]struct {
 		hash   policy.AffinityHash
 		loaded []string
@@ -145,7 +143,7 @@ func TestAffinityPassesLoadedReplicasOver(t *testing.T) {
 		"rendezvous, the heaviest two gone": {policy.HashRendezvous, []string{"r2", "r1"}, "r0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := replicas(3).policy(limit(tc.hash))
+			f := replicas(3).extend(policy.Extensions{Hash: tc.hash, MaxPressure: .9})
 			for _, replica := range tc.loaded {
 				f.stats(replica, 0, .9, 0)
 			}
@@ -159,8 +157,8 @@ func TestAffinityPassesLoadedReplicasOver(t *testing.T) {
 		})
 	}
 
-	stale := replicas(1).policy(policy.Declared{EvictionTTL: time.Hour, Extensions: policy.Extensions{MaxPressure: .9}}).
-		stats("r0", 0, 1, time.Hour)
+	stale := replicas(1).policy(policy.Declared{EvictionTTL: time.Hour}).
+		extend(policy.Extensions{MaxPressure: .9}).stats("r0", 0, 1, time.Hour)
 	if got := stale.ask(goldenChain(t)); got.Reason != lookup.AffinityHint {
 		t.Errorf("old pressure: %s, want %s", got.Reason, lookup.AffinityHint)
 	}
@@ -173,21 +171,20 @@ func TestEqualHoldersByLoad(t *testing.T) {
 			hold("b", holding{Chain: "pq", Block: 64}).stats("b", 0, .25, 0).
 			hold("c", holding{Chain: "p", Block: 64})
 	}
-	byLoad := policy.Declared{Extensions: policy.Extensions{EqualHolders: policy.EqualHoldersLoad}}
-	high := policy.Declared{RoutingFloorScore: ptr(float32(97)), Extensions: byLoad.Extensions}
+	floor := func(score float32) policy.Declared { return policy.Declared{RoutingFloorScore: &score} }
 	for name, tc := range map[string]struct {
 		policy  policy.Declared
 		request lookup.Request
 		want    string
 		reason  lookup.Reason
 	}{
-		"a match that singles out is not touched": {byLoad, chain("pq", 64), "b 32/128, a 21.333334/128, c 0/64", lookup.PrefixMatch},
-		"everyone holds the block":                {byLoad, chain("p", 64), "c 64/64, b 48/64, a 32/64", lookup.PrefixMatch},
-		"only the longest count":                  {high, chain("pq", 64), "", lookup.AffinityHint},
-		"a floor the longest reach":               {policy.Declared{RoutingFloorScore: ptr(float32(96)), Extensions: byLoad.Extensions}, chain("pq", 64), "b 96/128, a 64/128", lookup.PrefixMatch},
+		"a match that singles out is not touched": {policy.Declared{}, chain("pq", 64), "b 32/128, a 21.333334/128, c 0/64", lookup.PrefixMatch},
+		"everyone holds the block":                {policy.Declared{}, chain("p", 64), "c 64/64, b 48/64, a 32/64", lookup.PrefixMatch},
+		"only the longest count":                  {floor(97), chain("pq", 64), "", lookup.AffinityHint},
+		"a floor the longest reach":               {floor(96), chain("pq", 64), "b 96/128, a 64/128", lookup.PrefixMatch},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := equal().policy(tc.policy).ask(tc.request)
+			got := equal().policy(tc.policy).extend(policy.Extensions{EqualHolders: policy.EqualHoldersLoad}).ask(tc.request)
 			if got.Reason != tc.reason {
 				t.Errorf("reason %s, want %s", got.Reason, tc.reason)
 			}

@@ -90,8 +90,15 @@ func (f *fleet) stats(replica string, hitRate, pressure float32, age time.Durati
 
 func (f *fleet) policy(declared policy.Declared) *fleet {
 	declared.Namespace = testScope.Tenant
-	defaults, byTenant := f.policies.Replace([]policy.Declared{declared}, nil).Rules()
-	f.index.SetRules(defaults, byTenant)
+	_, view := f.policies.Replace(&policy.Snapshot{Policies: []policy.Declared{declared}})
+	f.index.SetRules(view.Rules())
+	return f
+}
+
+func (f *fleet) extend(extensions policy.Extensions) *fleet {
+	f.policies.ReplaceExtensions(&policy.ExtensionSet{
+		Policies: []policy.NamespaceExtensions{{Namespace: testScope.Tenant, Extensions: extensions}},
+	})
 	return f
 }
 

@@ -346,7 +346,7 @@ func (o *oracle) fleet() *fleet {
 		p.Namespace = tenant
 		declared = append(declared, p)
 	}
-	f.policies.Replace(declared, nil)
+	f.policies.Replace(&policy.Snapshot{Policies: declared})
 	for _, fact := range o.facts {
 		f.hold(fact.replica, holding{
 			Scope: fact.scope, Adapter: fact.adapter, Chain: string(fact.key), Block: fact.tokens, Tier: fact.tier, Age: fact.age,

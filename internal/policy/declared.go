@@ -26,44 +26,32 @@ type Declared struct {
 	RequireChain        *bool
 	EnableTenantHot     *bool
 	AffinityRouting     *bool
-	Extensions          Extensions
 }
-
-// Extensions are opt-in changes to how a namespace's fallback works. The zero
-// value is the contract's behaviour.
-type Extensions struct {
-	Hash AffinityHash
-	// SeedBlocks bounds the affinity seed to the first blocks of a chain.
-	// 0 = the whole chain.
-	SeedBlocks int
-	// MaxPressure is the pressure from which on affinity passes a replica
-	// over, in (0, 1]. 0 = never.
-	MaxPressure float32
-	// EqualHolders says what happens when everyone holds the prefix.
-	EqualHolders EqualHolders
-}
-
-// AffinityHash is how affinity maps a seed to a replica.
-type AffinityHash uint8
-
-// Affinity hashes.
-const (
-	HashModulo     AffinityHash = iota // index into the sorted candidates
-	HashRendezvous                     // largest weight wins; moves 1/n of seeds per change
-)
-
-// EqualHolders is what to do with a match that singles no replica out.
-type EqualHolders uint8
-
-// Ways to treat equal holders.
-const (
-	EqualHoldersAffinity EqualHolders = iota // the score floor withholds the hint
-	EqualHoldersLoad                         // the least loaded of the longest matches
-)
 
 // Quota bounds what one tenant may keep in the index.
 type Quota struct {
 	Tenant string
 	// MaxKeys below 0 counts as 0, which admits nothing.
 	MaxKeys int64
+	// IsolationMode is carried along; only "Fairness" exists.
+	IsolationMode string
+}
+
+// Snapshot is a full set of policies and quotas: what it leaves out reverts to
+// the defaults. Entries with an empty key, and policies of the reserved
+// tenant, do not count; of entries with equal keys the last one does.
+type Snapshot struct {
+	Origin
+	Policies []Declared
+	Quotas   []Quota
+}
+
+// Origin says where a set came from. It is zero before the first push.
+type Origin struct {
+	// Revision names the content. That of a Snapshot is the lower-case hex
+	// SHA-256 of its wire form; that of an ExtensionSet is the sender's.
+	Revision string
+	// Version is the schema version of the wire form, Bytes its length.
+	Version, Bytes int
+	AppliedAt      time.Time
 }

@@ -65,7 +65,6 @@ func (d Declared) resolve(defaults Effective) Effective {
 		RequireChain:         orDefault(d.RequireChain, defaults.RequireChain),
 		TenantHot:            orDefault(d.EnableTenantHot, defaults.TenantHot),
 		Affinity:             orDefault(d.AffinityRouting, defaults.Affinity),
-		Extensions:           d.Extensions,
 	}
 	if d.EvictionTTL > 0 {
 		effective.TTLMillis = millis(d.EvictionTTL)

@@ -74,16 +74,10 @@ func TestResolve(t *testing.T) {
 		"a server TTL below zero is the default": {Declared{}, -time.Minute, emptyPolicy()},
 		"a TTL below a millisecond is one":       {Declared{EvictionTTL: 1}, 0, changed(func(e *Effective) { e.TTLMillis = 1 })},
 		"the longest TTL":                        {Declared{EvictionTTL: math.MaxInt64}, 0, changed(func(e *Effective) { e.TTLMillis = 9223372036854 })},
-		"extensions are kept": {
-			Declared{Extensions: Extensions{Hash: HashRendezvous, SeedBlocks: 4, MaxPressure: .5, EqualHolders: EqualHoldersLoad}}, 0,
-			changed(func(e *Effective) {
-				e.Extensions = Extensions{Hash: HashRendezvous, SeedBlocks: 4, MaxPressure: .5, EqualHolders: EqualHoldersLoad}
-			}),
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.declared.Namespace = "team"
-			view := NewView(tc.serverTTL, []Declared{tc.declared}, nil)
+			view := NewView(tc.serverTTL, &Snapshot{Policies: []Declared{tc.declared}}, new(ExtensionSet))
 			if diff := cmp.Diff(tc.want, *view.For("team")); diff != "" {
 				t.Errorf("effective policy (-want +got):\n%s", diff)
 			}
@@ -92,13 +86,22 @@ func TestResolve(t *testing.T) {
 }
 
 func TestViewKeys(t *testing.T) {
-	view := NewView(0, []Declared{
-		{Namespace: "", MinimumPrefixTokens: 9},
-		{Namespace: "a", MinimumPrefixTokens: 1},
-		{Namespace: "a", MinimumPrefixTokens: 2},
-	}, []Quota{{Tenant: "", MaxKeys: 9}, {Tenant: "q", MaxKeys: 1}, {Tenant: "q", MaxKeys: -5}})
+	view := NewView(0, &Snapshot{
+		Policies: []Declared{
+			{Namespace: "", MinimumPrefixTokens: 9},
+			{Namespace: ReservedTenant, MinimumPrefixTokens: 9},
+			{Namespace: "a", MinimumPrefixTokens: 1},
+			{Namespace: "a", MinimumPrefixTokens: 2},
+		},
+		Quotas: []Quota{
+			{Tenant: "", MaxKeys: 9},
+			{Tenant: ReservedTenant, MaxKeys: 9},
+			{Tenant: "q", MaxKeys: 1},
+			{Tenant: "q", MaxKeys: -5},
+		},
+	}, new(ExtensionSet))
 
-	for tenant, want := range map[string]int32{"a": 2, "": 0, "b": 0} {
+	for tenant, want := range map[string]int32{"a": 2, "": 0, "b": 0, ReservedTenant: 0} {
 		if got := view.For(tenant).MinimumPrefixTokens; got != want {
 			t.Errorf("For(%q).MinimumPrefixTokens = %d, want %d", tenant, got, want)
 		}
@@ -112,9 +115,10 @@ func TestViewKeys(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	view := NewView(time.Minute,
-		[]Declared{{Namespace: "a", Eviction: "lfu"}, {Namespace: "b", EvictionTTL: time.Second}},
-		[]Quota{{Tenant: "b", MaxKeys: 7}, {Tenant: "c", MaxKeys: 0}})
+	view := NewView(time.Minute, &Snapshot{
+		Policies: []Declared{{Namespace: "a", Eviction: "lfu"}, {Namespace: "b", EvictionTTL: time.Second}},
+		Quotas:   []Quota{{Tenant: "b", MaxKeys: 7}, {Tenant: "c", MaxKeys: 0}},
+	}, new(ExtensionSet))
 	defaults, byTenant := view.Rules()
 	if diff := cmp.Diff(index.TenantRules{TTLMillis: 60_000}, defaults); diff != "" {
 		t.Errorf("default rules (-want +got):\n%s", diff)
@@ -135,7 +139,10 @@ func TestStoreNeverMixesTwoSets(t *testing.T) {
 	for n := int32(1); n <= 2; n++ {
 		writers.Go(func() {
 			for range 500 {
-				store.Replace([]Declared{{Namespace: "a", MinimumPrefixTokens: n}}, []Quota{{Tenant: "a", MaxKeys: int64(n)}})
+				store.Replace(&Snapshot{
+					Policies: []Declared{{Namespace: "a", MinimumPrefixTokens: n}},
+					Quotas:   []Quota{{Tenant: "a", MaxKeys: int64(n)}},
+				})
 			}
 		})
 	}
@@ -148,4 +155,75 @@ func TestStoreNeverMixesTwoSets(t *testing.T) {
 		}
 	}
 	writers.Wait()
+}
+
+func TestExtensionsAndPoliciesLeaveEachOtherAlone(t *testing.T) {
+	store := NewStore(0)
+	byLoad := Extensions{Hash: HashRendezvous, SeedBlocks: 4, MaxPressure: .5, EqualHolders: EqualHoldersLoad}
+	store.ReplaceExtensions(&ExtensionSet{
+		Origin:   Origin{Revision: "e1"},
+		Policies: []NamespaceExtensions{{"a", byLoad}, {"b", byLoad}, {"", byLoad}, {ReservedTenant, byLoad}},
+	})
+	store.Replace(&Snapshot{Origin: Origin{Revision: "p1"}, Policies: []Declared{{Namespace: "a"}}})
+
+	want := emptyPolicy()
+	want.Extensions = byLoad
+	if diff := cmp.Diff(want, *store.View().For("a")); diff != "" {
+		t.Errorf("policy with extensions (-want +got):\n%s", diff)
+	}
+	want = withoutPolicy()
+	want.Extensions = byLoad
+	if diff := cmp.Diff(want, *store.View().For("b")); diff != "" {
+		t.Errorf("extensions alone (-want +got):\n%s", diff)
+	}
+	for _, tenant := range []string{"", ReservedTenant, "c"} {
+		if diff := cmp.Diff(withoutPolicy(), *store.View().For(tenant)); diff != "" {
+			t.Errorf("tenant %q (-want +got):\n%s", tenant, diff)
+		}
+	}
+	if n := store.View().Policies(); n != 1 {
+		t.Errorf("%d policies, want 1", n)
+	}
+
+	before, after := store.ReplaceExtensions(new(ExtensionSet))
+	if diff := cmp.Diff(emptyPolicy(), *after.For("a")); diff != "" {
+		t.Errorf("after the extensions went (-want +got):\n%s", diff)
+	}
+	if before.ExtensionsOrigin().Revision != "e1" || after.ExtensionsOrigin().Revision != "" || after.Origin().Revision != "p1" {
+		t.Errorf("origins %v, %v, %v", before.ExtensionsOrigin(), after.ExtensionsOrigin(), after.Origin())
+	}
+}
+
+func TestRemovedCountsPoliciesThatVanish(t *testing.T) {
+	store := NewStore(0)
+	store.Replace(&Snapshot{Policies: []Declared{{Namespace: "a"}, {Namespace: "b"}, {Namespace: "c"}}})
+	store.ReplaceExtensions(&ExtensionSet{Policies: []NamespaceExtensions{{"a", Extensions{SeedBlocks: 1}}}})
+	before, after := store.Replace(&Snapshot{Policies: []Declared{{Namespace: "b"}, {Namespace: "d"}}})
+	if n := before.Removed(after); n != 2 {
+		t.Errorf("%d policies vanished, want 2", n)
+	}
+}
+
+// TestEnforceSeesViewsInOrder has the follower look at each view while others
+// replace it.
+func TestEnforceSeesViewsInOrder(t *testing.T) {
+	store := NewStore(0)
+	var last *View
+	store.Enforce(func(v *View) { last = v })
+	if last != store.View() {
+		t.Fatal("the view in force was not handed over")
+	}
+	var writers sync.WaitGroup
+	for range 4 {
+		writers.Go(func() {
+			for range 100 {
+				store.Replace(new(Snapshot))
+				store.ReplaceExtensions(new(ExtensionSet))
+			}
+		})
+	}
+	writers.Wait()
+	if last != store.View() {
+		t.Error("the last view enforced is not the view in force")
+	}
 }

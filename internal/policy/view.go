@@ -8,37 +8,57 @@ import (
 	"github.com/inferencecache/inference-cache/internal/index"
 )
 
-// View is one consistent state of all policies and quotas. It never changes
-// and is safe for concurrent use.
+// View is one consistent state of all policies, quotas and extensions. It
+// never changes and is safe for concurrent use.
 type View struct {
+	snapshot, extensions Origin
+
 	defaults    Effective
 	byNamespace map[string]*Effective
+	declared    map[string]struct{} // namespaces with a policy
 	quotas      map[string]int64
+	templates   []Template
+	topologies  []PDTopology
 }
 
-// NewView resolves policies and quotas against the server's time to live (0 =
-// DefaultTTL). Entries with an empty key are left out; of entries with equal
-// keys the last one counts.
-func NewView(serverTTL time.Duration, policies []Declared, quotas []Quota) *View {
+// NewView resolves a snapshot and extensions against the server's time to live
+// (0 = DefaultTTL). It keeps the slices of extensions.
+func NewView(serverTTL time.Duration, snapshot *Snapshot, extensions *ExtensionSet) *View {
 	view := &View{
+		snapshot:    snapshot.Origin,
+		extensions:  extensions.Origin,
 		defaults:    unset(serverTTL),
-		byNamespace: make(map[string]*Effective, len(policies)),
-		quotas:      make(map[string]int64, len(quotas)),
+		byNamespace: make(map[string]*Effective, len(snapshot.Policies)),
+		declared:    make(map[string]struct{}, len(snapshot.Policies)),
+		quotas:      make(map[string]int64, len(snapshot.Quotas)),
+		templates:   extensions.Templates,
+		topologies:  extensions.Topologies,
 	}
-	for _, declared := range policies {
-		if declared.Namespace == "" {
-			continue
+	for i := range snapshot.Policies {
+		declared := &snapshot.Policies[i]
+		if named(declared.Namespace) {
+			effective := declared.resolve(view.defaults)
+			view.byNamespace[declared.Namespace] = &effective
+			view.declared[declared.Namespace] = struct{}{}
 		}
-		effective := declared.resolve(view.defaults)
-		view.byNamespace[declared.Namespace] = &effective
 	}
-	for _, quota := range quotas {
-		if quota.Tenant != "" {
+	for _, extension := range extensions.Policies {
+		if named(extension.Namespace) {
+			effective := *view.For(extension.Namespace)
+			effective.Extensions = extension.Extensions
+			view.byNamespace[extension.Namespace] = &effective
+		}
+	}
+	for _, quota := range snapshot.Quotas {
+		if named(quota.Tenant) {
 			view.quotas[quota.Tenant] = max(quota.MaxKeys, 0)
 		}
 	}
 	return view
 }
+
+// named reports whether somebody may declare something for a tenant.
+func named(tenant string) bool { return tenant != "" && tenant != ReservedTenant }
 
 // For returns what holds for a tenant. The result must not be changed.
 func (v *View) For(tenant string) *Effective {
@@ -63,12 +83,34 @@ func (v *View) Rules() (defaults index.TenantRules, byTenant map[string]index.Te
 	return v.defaults.rules(), byTenant
 }
 
+func (e *Effective) rules() index.TenantRules {
+	return index.TenantRules{TTLMillis: e.TTLMillis, LFU: e.LFU}
+}
+
 // Policies returns how many namespaces have a policy.
-func (v *View) Policies() int { return len(v.byNamespace) }
+func (v *View) Policies() int { return len(v.declared) }
 
 // Quotas returns how many tenants have a quota.
 func (v *View) Quotas() int { return len(v.quotas) }
 
-func (e *Effective) rules() index.TenantRules {
-	return index.TenantRules{TTLMillis: e.TTLMillis, LFU: e.LFU}
+// Templates returns the templates; they must not be changed.
+func (v *View) Templates() []Template { return v.templates }
+
+// Topologies returns the topologies; they must not be changed.
+func (v *View) Topologies() []PDTopology { return v.topologies }
+
+// Origin returns where policies and quotas came from.
+func (v *View) Origin() Origin { return v.snapshot }
+
+// ExtensionsOrigin returns where the extensions came from.
+func (v *View) ExtensionsOrigin() Origin { return v.extensions }
+
+// Removed returns how many namespaces have a policy in v and none in next.
+func (v *View) Removed(next *View) (n int) {
+	for namespace := range v.declared {
+		if _, kept := next.declared[namespace]; !kept {
+			n++
+		}
+	}
+	return n
 }

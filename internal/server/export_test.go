@@ -11,7 +11,7 @@ import (
 
 // SetPolicies puts policies in force, as a push by the controller would.
 func (s *Server) SetPolicies(policies []policy.Declared, quotas []policy.Quota) {
-	s.index.SetRules(s.policies.Replace(policies, quotas).Rules())
+	s.policies.Replace(&policy.Snapshot{Policies: policies, Quotas: quotas})
 }
 
 // Sweep runs the index's maintenance now.

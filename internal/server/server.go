@@ -92,6 +92,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.lookups = newLookupMetrics(f, models, tenants)
 	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))
+	s.policies.Enforce(func(view *policy.View) { s.index.SetRules(view.Rules()) })
 	newIndexCollector(f, s.index, options.Now, models, tenants)
 	s.newIngest()
 	s.decider = lookup.New(lookup.Options{
