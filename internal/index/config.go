@@ -31,6 +31,8 @@ type Config struct {
 	// Observe is told the length of each exclusive section; nil = nobody.
 	// It must not block and not call the index.
 	Observe func(op string, critical time.Duration)
+	// Seed spreads keys over tables; 0 = random.
+	Seed uint64
 }
 
 // Defaults of Config.
@@ -39,7 +41,7 @@ const (
 	DefaultMaxPartitions = 100_000
 	DefaultTTLMillis     = 30 * 60 * 1000
 	// MaxReplicasPerScope bounds the replica ids of one scope.
-	MaxReplicasPerScope = 16_384
+	MaxReplicasPerScope = 8_192
 )
 
 // regularGapMillis and regularPayloads say which replicas talk regularly.

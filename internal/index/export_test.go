@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package index
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Held is one membership, for tests.
+type Held struct {
+	Scope                 Scope
+	Adapter, Key, Replica string
+	SeenMillis            int64
+	Tokens                int32
+	Tier                  Tier
+	Count                 int64
+}
+
+// Dump returns all memberships.
+func (x *Index) Dump() (out []Held) {
+	for _, s := range x.allScopes() {
+		s.write.Lock()
+		for _, p := range s.parts {
+			p.each(func(key string, e *entry, long bool) {
+				r := p.record(e.set)
+				for i := range r.holders() {
+					h := r.holder(i)
+					st := &s.slots[h.slot()]
+					if st.state == slotLive {
+						out = append(out, Held{Scope: s.id, Adapter: p.adapter, Key: key, Replica: st.member.name,
+							SeenMillis: h.seen(), Tokens: r.tokens(i, p.tokensOf(e, long)), Tier: h.tier(), Count: int64(r.count(i))})
+					}
+				}
+			})
+		}
+		s.write.Unlock()
+	}
+	return out
+}
+
+// each calls f with all entries.
+func (p *partition) each(f func(key string, e *entry, long bool)) {
+	for _, long := range []bool{false, true} {
+		p.table(long).each(func(e *entry) {
+			if long {
+				f(string(nameBytes(p.names.edit(e.extra))), e, true)
+			} else {
+				f(string(binary.BigEndian.AppendUint64(nil, e.key)), e, false)
+			}
+		})
+	}
+}
+
+func (t *table) each(f func(*entry)) {
+	for i, s := range t.dir {
+		if i > 0 && t.dir[i-1] == s {
+			continue
+		}
+		for j := range s.entries {
+			if s.entries[j].set != 0 {
+				f(&s.entries[j])
+			}
+		}
+	}
+}
+
+// Check returns the first broken invariant of an index at rest.
+func (x *Index) Check() error {
+	for _, s := range x.allScopes() {
+		s.write.Lock()
+		err := s.check()
+		s.write.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scope) check() error {
+	held := make([]int64, len(s.slots))
+	memberships := int64(0)
+	for _, p := range s.parts {
+		if err := p.check(held); err != nil {
+			return fmt.Errorf("partition %q: %w", p.adapter, err)
+		}
+		memberships += p.memberships
+	}
+	holding := 0
+	for i, st := range s.slots {
+		if st.held != held[i] || st.planned != held[i] {
+			return fmt.Errorf("slot %d holds %d, counted %d, planned %d", i, held[i], st.held, st.planned)
+		}
+		if st.state == slotLive && st.held > 0 {
+			holding++
+		}
+		if st.state != slotLive && st.state != slotFree {
+			return fmt.Errorf("slot %d is left in state %d", i, st.state)
+		}
+	}
+	if s.memberships != memberships || s.holding != holding {
+		return fmt.Errorf("%d memberships and %d holding replicas, counted %d and %d", memberships, holding, s.memberships, s.holding)
+	}
+	return nil
+}
+
+func (p *partition) check(held []int64) error {
+	keys := map[uint32]int{}
+	memberships, distinct := int64(0), int64(0)
+	owned := make([]int32, len(held))
+	var err error
+	w := newWriter()
+	w.s = p.scope
+	p.each(func(key string, e *entry, long bool) {
+		keys[e.set]++
+		distinct++
+		r := p.record(e.set)
+		if (r.flags()&flagLong != 0) != long {
+			err = fmt.Errorf("set %d is of the wrong kind", e.set)
+		}
+		for i := range r.holders() {
+			h := r.holder(i)
+			held[h.slot()]++
+			owned[h.slot()]++
+			memberships++
+		}
+		if p.lookup(keyRef{word: e.key, hash: p.table(long).hash(e.key), name: w.nameOf(p, e.extra, long)}) != e {
+			err = fmt.Errorf("a key of set %d is not found", e.set)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if p.memberships != memberships || p.keys != distinct || p.planned.memberships != memberships || p.planned.keys != distinct || p.planned.hidden != 0 {
+		return fmt.Errorf("%d memberships of %d keys, counted %d of %d, planned %+v", memberships, distinct, p.memberships, p.keys, p.planned)
+	}
+	for slot, o := range p.owners {
+		if o.planned != owned[slot] || p.held[slot] != owned[slot] {
+			return fmt.Errorf("slot %d holds %d here, counted %d", slot, owned[slot], p.held[slot])
+		}
+	}
+	return p.checkSets(w, keys)
+}
+
+func (p *partition) checkSets(w *writer, keys map[uint32]int) error {
+	queued := map[int]map[uint32]int64{}
+	for _, q := range []*queue{&p.expiry, &p.evict, &p.fresh} {
+		queued[q.word] = map[uint32]int64{}
+		for second, head := range q.heads {
+			for id := head; id != 0; id = q.next(&p.sets, id) {
+				queued[q.word][id] = second
+			}
+		}
+		if len(queued[q.word]) != len(keys) {
+			return fmt.Errorf("%d sets with keys, %d in queue %d", len(keys), len(queued[q.word]), q.word)
+		}
+	}
+	words := 0
+	for id, n := range keys {
+		r := p.record(id)
+		words += r.size()
+		k := p.ranks(r)
+		if int(r.keys()) != n || r.live() != k.live || k.live != r.holders() {
+			return fmt.Errorf("set %d has %d keys and %d live holders, counted %d and %d", id, n, k.live, r.keys(), r.live())
+		}
+		if queued[wordExpiry][id] > k.expiry || queued[wordCap][id] != k.evict || queued[wordQuota][id] != k.fresh {
+			return fmt.Errorf("set %d is out of line: %+v", id, k)
+		}
+		if got := len(w.take(p, id, maxShared)); got != n {
+			return fmt.Errorf("the log of set %d gives %d of %d keys", id, got, n)
+		}
+		for i := range r.holders() {
+			found := false
+			for _, other := range p.owners[r.holder(i).slot()].sets {
+				found = found || other == id
+			}
+			if !found {
+				return fmt.Errorf("slot %d does not know set %d", r.holder(i).slot(), id)
+			}
+		}
+	}
+	if len(keys) > 0 && p.sets.live < words {
+		return fmt.Errorf("sets take %d words, accounted %d", words, p.sets.live)
+	}
+	return nil
+}
