@@ -221,6 +221,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// The real router must answer every request under both policies; how much it
+// reuses depends on the machine and is not checked here.
+func TestRunWithUp(t *testing.T) {
+	f := &fleet{engines: map[string]*engine.Engine{}}
+	options := quick
+	options.Launch, options.Front = f.launch, Up(nil)
+	report, err := Run(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, phase := range report.Phases {
+		if phase.Failed > 0 || !phase.UsageTokensMatch {
+			t.Errorf("%s: %+v", phase.Policy, phase)
+		}
+	}
+	for _, example := range report.Examples {
+		if example.Replica == "" || example.Reason == "" {
+			t.Errorf("the router does not say where and why: %+v", example)
+		}
+	}
+	if len(report.Examples) != 3 {
+		t.Errorf("%d examples, want 3", len(report.Examples))
+	}
+}
+
 func TestRunPassesErrorsOn(t *testing.T) {
 	failure := errors.New("no such thing")
 	f := &fleet{engines: map[string]*engine.Engine{}}

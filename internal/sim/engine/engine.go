@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
+	"github.com/inferencecache/inference-cache/internal/sim/eventsock"
 	"github.com/inferencecache/inference-cache/internal/sim/rank"
 	"github.com/inferencecache/inference-cache/internal/sim/sched"
 )
@@ -128,7 +129,7 @@ func (e *Engine) ReplayEndpoint() string {
 	if e.instance != nil && len(e.instance.sockets) > 0 {
 		return e.instance.sockets[0].ReplayEndpoint()
 	}
-	if e.config.NoEvents || e.config.Events.Replay == "none" {
+	if e.config.NoEvents || e.config.Events.Replay == eventsock.NoReplay {
 		return ""
 	}
 	return e.config.Events.Replay

@@ -113,6 +113,35 @@ func TestCompletionReportsItsOwnCache(t *testing.T) {
 	}
 }
 
+func TestHiddenCachedTokens(t *testing.T) {
+	e := start(t, engine.Config{HideCachedTokens: true})
+	_, answer := call(t, "POST", e.URL()+"/v1/completions", `{"prompt":"hi","max_tokens":1}`)
+	if details := at(t, answer, "usage", "prompt_tokens_details"); details != nil {
+		t.Errorf("details %v", details)
+	}
+}
+
+func TestWithoutEvents(t *testing.T) {
+	cases := map[string]struct {
+		config       engine.Config
+		wantEndpoint bool
+	}{
+		"no events": {engine.Config{NoEvents: true}, false},
+		"no replay": {engine.Config{Events: eventsock.Options{Replay: eventsock.NoReplay}}, true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, tc.config)
+			if status, _ := call(t, "POST", e.URL()+"/v1/completions", `{"prompt":"hi","max_tokens":1}`); status != 200 {
+				t.Errorf("status %d", status)
+			}
+			if got := e.EventsEndpoint() != ""; got != tc.wantEndpoint || e.ReplayEndpoint() != "" {
+				t.Errorf("events at %q, replay at %q", e.EventsEndpoint(), e.ReplayEndpoint())
+			}
+		})
+	}
+}
+
 func TestPromptForms(t *testing.T) {
 	e := start(t, engine.Config{})
 	cases := map[string]struct {

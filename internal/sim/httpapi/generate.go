@@ -5,7 +5,6 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
-	"strconv"
 
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
 	"github.com/inferencecache/inference-cache/internal/sim/rank"
@@ -275,6 +274,6 @@ func (g *generation) envelope(object string, choices []any, usage *usage) map[st
 func unavailable(err error) error {
 	return &apiError{
 		status: http.StatusServiceUnavailable, kind: "ServiceUnavailableError",
-		message: "EngineCore: " + err.Error() + " (" + strconv.Itoa(http.StatusServiceUnavailable) + ")",
+		message: err.Error(),
 	}
 }
