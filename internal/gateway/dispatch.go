@@ -57,8 +57,14 @@ type attempt struct {
 // dispatch sends the request until an attempt gives an answer to relay.
 func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 	var last *attempt
+	var guard *routing.Guard
+	defer func() { // a no-op unless something panicked
+		if guard != nil {
+			guard.End(time.Now(), routing.Ignored)
+		}
+	}()
 	for number := 1; ; number++ {
-		guard := x.decide(request)
+		guard = x.decide(request)
 		if guard == nil {
 			x.giveUp(last, noReadyReplica())
 			return
