@@ -165,7 +165,9 @@ func TestRetries(t *testing.T) {
 			answerStatus(503), answerStatus(503), result{503, 2, 1}, "status 503 of the engine"},
 		"all connections break": {crashHandler, crashHandler, result{502, 2, 1}, `"code":"upstream_failed"`},
 		"redirects are not followed": {
-			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect) },
+			func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+			},
 			answerJSON("b", 0), result{502, 1, 0}, `"code":"upstream_failed"`},
 	}
 	for name, tc := range tests {
