@@ -122,7 +122,7 @@ func (r *router) choose(fleet *oracle.Fleet, arrival *oracle.Arrival) int {
 	r.now = epoch.Add(arrival.At)
 	r.beat()
 	request := &routing.Request{
-		Now: r.now, Model: model, PromptTokens: len(arrival.Prompt), Hint: r.ask(arrival),
+		Now: r.now, Model: model, PromptTokens: len(arrival.Prompt), Hint: r.ask(arrival), Streamed: true,
 	}
 	decision, guard := r.fleet.Decide(request)
 	r.guards[arrival] = guard
@@ -203,7 +203,7 @@ func (r *router) Published(now time.Duration, replica int, events []wire.Event) 
 
 // FirstToken implements oracle.Listener.
 func (r *router) FirstToken(now time.Duration, arrival *oracle.Arrival) {
-	r.guards[arrival].FirstByte(epoch.Add(now), true)
+	r.guards[arrival].FirstByte(epoch.Add(now))
 }
 
 // Finished implements oracle.Listener.
