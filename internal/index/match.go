@@ -98,14 +98,14 @@ func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match 
 const (
 	firstWindow = 8
 	lastWindow  = 64
-	// nearBytes is the size up to which a table is assumed to be cached.
-	nearBytes = 1 << 18
+	// nearSegments is the size up to which a table is assumed to be cached.
+	nearSegments = 4
 )
 
 // touch fetches the places of the next keys from memory, all at once, and
 // returns where that ends.
 func (m *matcher) touch(p *partition, keys Keys, from, window int) int {
-	if keys.Long != nil || p.short.slots*entryBytes <= nearBytes {
+	if keys.Long != nil || len(p.short.dir) <= nearSegments {
 		return math.MaxInt
 	}
 	to := min(from+window, len(keys.Short))
