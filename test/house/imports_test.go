@@ -24,6 +24,7 @@ var layers = [][]string{
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines"},
 	{"internal/lookup", "internal/ingest", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
+	{"internal/probe"},
 	{"internal/control"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
 	{"internal/standalone"},
