@@ -26,7 +26,7 @@ func (s *Standalone) newAdminServer() *http.Server {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.gatherer(), promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
 	}))
-	mux.Handle("GET /debug/", s.gateway.AdminHandler())
+	mux.Handle("/debug/", s.gateway.AdminHandler())
 	return &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
