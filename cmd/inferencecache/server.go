@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/inferencecache/inference-cache/internal/control"
 	"github.com/inferencecache/inference-cache/internal/ranking"
 	"github.com/inferencecache/inference-cache/internal/server"
 	"github.com/inferencecache/inference-cache/internal/standalone"
@@ -19,6 +20,7 @@ import (
 
 type serverOptions struct {
 	server    server.Options
+	gates     gateOptions
 	knobs     ranking.Knobs
 	maxMemory string
 }
@@ -30,7 +32,10 @@ func (c *cli) newServerCommand() *cobra.Command {
 		Short: "Keep the index and answer lookups",
 		Long: `server takes in what publishers report, keeps the index of which replica holds
 which block, and answers LookupRoute. gRPC serves the index with health and
-reflection; HTTP serves /healthz, /readyz and /metrics.`,
+reflection; HTTP serves /healthz, /readyz and /metrics. A third listener takes
+policy from a controller and shows it what the index holds; who may call it is
+said by exactly one of --allowed-controller-sa, --internal-token-file and
+--insecure-disable-auth.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runServer(cmd.Context(), options) },
 	}
@@ -42,6 +47,9 @@ func (o *serverOptions) addFlags(flags *pflag.FlagSet) {
 	s := &o.server
 	flags.StringVar(&s.GRPCAddress, "grpc-bind-address", ":9090", "address of gRPC; port 0 picks a free one")
 	flags.StringVar(&s.HTTPAddress, "http-bind-address", ":8080", "address of health, readiness and metrics")
+	flags.StringVar(&s.Internal.Address, "snapshot-bind-address", ":8081", "address of the internal listener: /policy, /snapshot, /status and /probe")
+	flags.IntVar(&s.Internal.PolicyMaxBytes, "policy-max-bytes", control.DefaultPolicyMaxBytes, "largest policy once it is decompressed")
+	o.gates.addFlags(flags)
 	flags.StringVar(&s.TLSCertFile, "tls-cert-file", "", "certificate for gRPC; read again when it changes")
 	flags.StringVar(&s.TLSKeyFile, "tls-key-file", "", "key of the certificate")
 	flags.IntVar(&s.MaxRecvBytes, "grpc-max-recv-bytes", 4<<20, "largest gRPC message taken")
@@ -89,6 +97,12 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 		return err
 	}
 	options := o.server
+	if options.Internal.Gates, err = o.gates.gates(logger); err != nil {
+		return err
+	}
+	if options.Internal.Address == "" || options.Internal.PolicyMaxBytes < 1 {
+		return usagef("--snapshot-bind-address and --policy-max-bytes: expected an address and at least 1")
+	}
 	options.Logger = logger
 	options.Registry = prometheus.NewRegistry()
 	options.Registry.MustRegister(

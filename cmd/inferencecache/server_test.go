@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,12 +24,17 @@ import (
 func TestServerCommandServesUntilSignalled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("inferencecache.io/controller reader\ninferencecache.io/policy writer\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	logs, stderr := io.Pipe()
 	exit := make(chan int, 1)
 	go func() {
 		c := &cli{stdout: io.Discard, stderr: stderr}
 		exit <- c.run(ctx, []string{
 			"server", "--grpc-bind-address=127.0.0.1:0", "--http-bind-address=127.0.0.1:0", "--ready-max-wait=0",
+			"--snapshot-bind-address=127.0.0.1:0", "--internal-token-file=" + tokens,
 		})
 		stderr.Close()
 	}()
@@ -35,7 +42,7 @@ func TestServerCommandServesUntilSignalled(t *testing.T) {
 	if !lines.Scan() {
 		t.Fatal("no log line")
 	}
-	var serving struct{ Msg, GRPC, HTTP string }
+	var serving struct{ Msg, GRPC, HTTP, Internal string }
 	if err := json.Unmarshal(lines.Bytes(), &serving); err != nil || serving.Msg != "serving" {
 		t.Fatalf("first log line %q: %v", lines.Text(), err)
 	}
@@ -43,6 +50,12 @@ func TestServerCommandServesUntilSignalled(t *testing.T) {
 
 	if code := statusOf(t, "http://"+serving.HTTP+"/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d", code)
+	}
+	policyURL := "http://" + serving.Internal + "/policy"
+	for token, want := range map[string]int{"reader": http.StatusUnauthorized, "writer": http.StatusNoContent} {
+		if code := pushAs(t, policyURL, token); code != want {
+			t.Errorf("push with the token %q: %d, want %d", token, code, want)
+		}
 	}
 	conn, err := grpc.NewClient(serving.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -70,25 +83,55 @@ func statusOf(t *testing.T, url string) int {
 	return response.StatusCode
 }
 
+func pushAs(t *testing.T, url, token string) int {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodPost, url, strings.NewReader(`{"version":7}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	return response.StatusCode
+}
+
 func TestServerCommandExitCodes(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+	const open = "--insecure-disable-auth"
+	port0 := []string{open, "--grpc-bind-address=127.0.0.1:0", "--http-bind-address=127.0.0.1:0"}
 	for name, tc := range map[string]struct {
 		args []string
 		want int
 		says string
 	}{
-		"an unknown flag":             {[]string{"--no-such-flag"}, exitUsage, "--no-such-flag"},
-		"an argument":                 {[]string{"extra"}, exitUsage, "extra"},
-		"a certificate without a key": {[]string{"--tls-cert-file=x"}, exitUsage, "key"},
-		"a memory bound of no size":   {[]string{"--index-max-memory=much"}, exitUsage, "--index-max-memory"},
-		"a negative ranker weight":    {[]string{"--ranker-tier-weight-t2=-1"}, exitUsage, "tier weight T2"},
-		"a log level of no meaning":   {[]string{"--log-level=loud"}, exitUsage, "--log-level"},
-		"a missing certificate":       {[]string{"--tls-cert-file=/none", "--tls-key-file=/none"}, exitRuntime, "TLS"},
-		"a port in use":               {[]string{"--grpc-bind-address=" + taken.Addr().String()}, exitRuntime, "listen for gRPC"},
+		"an unknown flag":             {[]string{open, "--no-such-flag"}, exitUsage, "--no-such-flag"},
+		"an argument":                 {[]string{open, "extra"}, exitUsage, "extra"},
+		"a certificate without a key": {[]string{open, "--tls-cert-file=x"}, exitUsage, "key"},
+		"a memory bound of no size":   {[]string{open, "--index-max-memory=much"}, exitUsage, "--index-max-memory"},
+		"a negative ranker weight":    {[]string{open, "--ranker-tier-weight-t2=-1"}, exitUsage, "tier weight T2"},
+		"a log level of no meaning":   {[]string{open, "--log-level=loud"}, exitUsage, "--log-level"},
+		"a missing certificate":       {[]string{open, "--tls-cert-file=/none", "--tls-key-file=/none"}, exitRuntime, "TLS"},
+		"a port in use":               {[]string{open, "--grpc-bind-address=" + taken.Addr().String()}, exitRuntime, "listen for gRPC"},
+		"an internal port in use": {
+			append(port0, "--snapshot-bind-address="+taken.Addr().String()), exitRuntime, "listen for internal HTTP",
+		},
+		"nobody admitted":                     {nil, exitUsage, "exactly one of"},
+		"two ways to admit":                   {[]string{open, "--internal-token-file=x"}, exitUsage, "exactly one of"},
+		"three ways to admit":                 {[]string{open, "--internal-token-file=x", "--allowed-controller-sa=y"}, exitUsage, "got 3"},
+		"a blank service account":             {[]string{"--allowed-controller-sa= "}, exitUsage, "--allowed-controller-sa"},
+		"no controller audience":              {[]string{open, "--controller-audience="}, exitUsage, "--controller-audience"},
+		"white space around an audience":      {[]string{open, "--policy-audience=x "}, exitUsage, "--policy-audience"},
+		"a missing token file":                {[]string{"--internal-token-file=/none"}, exitRuntime, "token file"},
+		"no address for the internal surface": {[]string{open, "--snapshot-bind-address="}, exitUsage, "--snapshot-bind-address"},
+		"a policy limit of nothing":           {[]string{open, "--policy-max-bytes=0"}, exitUsage, "--policy-max-bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr strings.Builder

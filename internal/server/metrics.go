@@ -65,8 +65,10 @@ type processMetrics struct {
 
 // Components whose panics are counted.
 const (
-	componentGRPC   = "grpc"
-	componentLookup = "lookup"
+	componentGRPC    = "grpc"
+	componentLookup  = "lookup"
+	componentControl = "control"
+	componentProbe   = "probe"
 )
 
 // emittedCodes are the gRPC codes this server answers with.
@@ -90,7 +92,7 @@ func newProcessMetrics(f family) *processMetrics {
 	build := version.Get()
 	f.gauges("build_info", "The build.", "version", "commit", "go_version", "role").
 		WithLabelValues(build.Version, build.Commit, build.GoVersion, "server").Set(1)
-	for _, component := range []string{componentGRPC, componentLookup} {
+	for _, component := range []string{componentGRPC, componentLookup, componentControl, componentProbe} {
 		m.panics.WithLabelValues(component)
 	}
 	for _, method := range methods {

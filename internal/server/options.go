@@ -42,6 +42,9 @@ type Options struct {
 	// default nothing.
 	Waiting func() string
 
+	// Internal is the listener a controller talks to; default none.
+	Internal InternalOptions
+
 	Index   IndexOptions
 	Ranking *ranking.Knobs
 	// BlockSize is the tokens of a block in scopes without CacheSync
@@ -140,6 +143,9 @@ func (o Options) validate() error {
 	var errs []error
 	if (o.TLSCertFile == "") != (o.TLSKeyFile == "") {
 		errs = append(errs, errors.New("TLS needs both a certificate file and a key file"))
+	}
+	if err := o.Internal.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := o.Ranking.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("ranking: %w", err))

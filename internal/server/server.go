@@ -33,12 +33,14 @@ type Server struct {
 	sync     *ingest.SyncServer
 	process  *processMetrics
 	lookups  *lookupMetrics
+	epoch    string // names this process
 	// routeCalls holds idle *routeCall.
 	routeCalls sync.Pool
 
-	grpc   *grpc.Server
-	health *health.Server
-	http   *http.Server
+	grpc     *grpc.Server
+	health   *health.Server
+	http     *http.Server
+	internal *http.Server // nil without Options.Internal.Address
 
 	// stopping is closed when shutdown starts.
 	stopping chan struct{}
@@ -54,14 +56,15 @@ type Server struct {
 	addresses Addresses // guarded by mu
 }
 
-// Addresses are where a started server listens. HTTP is nil without it.
-type Addresses struct{ GRPC, HTTP net.Addr }
+// Addresses are where a started server listens. HTTP and Internal are nil
+// without such a listener.
+type Addresses struct{ GRPC, HTTP, Internal net.Addr }
 
-func (a Addresses) httpText() string {
-	if a.HTTP == nil {
+func addressText(a net.Addr) string {
+	if a == nil {
 		return "none"
 	}
-	return a.HTTP.String()
+	return a.String()
 }
 
 // ErrOptions marks options that no server can have.
@@ -78,6 +81,7 @@ func New(options Options) (*Server, error) {
 		options:  options,
 		logger:   options.Logger,
 		policies: policy.NewStore(options.Index.TTL),
+		epoch:    newEpoch(),
 		stopping: make(chan struct{}),
 		failed:   make(chan error, 1),
 	}
@@ -92,7 +96,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.lookups = newLookupMetrics(f, models, tenants)
 	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))
-	s.policies.Enforce(func(view *policy.View) { s.index.SetRules(view.Rules()) })
+	s.followPolicies()
 	newIndexCollector(f, s.index, options.Now, models, tenants)
 	s.newIngest()
 	s.decider = lookup.New(lookup.Options{
@@ -107,6 +111,7 @@ func New(options Options) (*Server, error) {
 	})
 	s.newGRPCServer(credentials)
 	s.http = s.newHTTPServer()
+	s.newInternalServer()
 	return s, nil
 }
 
@@ -136,6 +141,7 @@ func (s *Server) newIngest() {
 	s.ingest = ingest.NewContract(s.index, options)
 	s.sync = ingest.NewSyncServer(s.index, ingest.SyncOptions{
 		Options: options,
+		Epoch:   s.epoch,
 		TTL: func(tenant string) time.Duration {
 			return time.Duration(s.policies.View().For(tenant).TTLMillis) * time.Millisecond
 		},
@@ -178,29 +184,21 @@ func (s *Server) Start() error {
 	if !s.startedAt.IsZero() {
 		return errors.New("server was started before")
 	}
-	grpcListener, err := net.Listen("tcp", s.options.GRPCAddress)
+	listeners, err := s.listen()
 	if err != nil {
-		return fmt.Errorf("listen for gRPC: %w", err)
-	}
-	s.addresses = Addresses{GRPC: grpcListener.Addr()}
-	if !s.options.WithoutHTTP {
-		httpListener, err := net.Listen("tcp", s.options.HTTPAddress)
-		if err != nil {
-			s.addresses = Addresses{}
-			return errors.Join(fmt.Errorf("listen for HTTP: %w", err), grpcListener.Close())
-		}
-		s.addresses.HTTP = httpListener.Addr()
-		s.tasks.Go(func() { s.serve("HTTP", s.http.Serve(httpListener)) })
+		return err
 	}
 	s.startedAt = s.options.Now()
 
 	tasks, end := context.WithCancel(context.Background())
 	s.endTasks = end
 	s.tasks.Go(func() { s.maintain(tasks) })
-	s.tasks.Go(func() { s.serve("gRPC", s.grpc.Serve(grpcListener)) })
+	for _, l := range listeners {
+		s.tasks.Go(func() { s.serve(l.name, l.serve(l.listener)) })
+	}
 	s.process.up.Set(1)
-	s.logger.Info("serving", "grpc", s.addresses.GRPC.String(), "http", s.addresses.httpText(),
-		"tls", s.options.TLSCertFile != "")
+	s.logger.Info("serving", "grpc", s.addresses.GRPC.String(), "http", addressText(s.addresses.HTTP),
+		"internal", addressText(s.addresses.Internal), "tls", s.options.TLSCertFile != "")
 	return nil
 }
 

@@ -27,8 +27,10 @@ func (s *Server) shutdown() {
 
 	grace, endGrace := context.WithTimeout(context.Background(), s.options.ShutdownGrace)
 	defer endGrace()
+	internal := s.drainInternal(grace)
 	graceful := begin(s.grpc.GracefulStop)
 	drained := wait(grace, graceful)
+	wait(grace, internal)
 
 	closing, endClosing := context.WithTimeout(context.Background(), closeTimeout)
 	defer endClosing()
@@ -37,6 +39,7 @@ func (s *Server) shutdown() {
 		begin(s.grpc.Stop)
 	}
 	s.endTasks()
+	wait(closing, internal)
 	if s.http.Shutdown(closing) != nil {
 		_ = s.http.Close() // ends the connections that would not
 	}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os/exec"
@@ -99,8 +100,17 @@ func (p *process) logged(message string) map[string]any {
 	return found
 }
 
-// terminate sends SIGTERM and checks the exit code and how long it took.
+// terminate sends SIGTERM and checks that the process ends well and in time.
 func (p *process) terminate(bound time.Duration) {
+	p.t.Helper()
+	if err := p.terminateWith(bound); err != nil {
+		p.t.Errorf("%s: %v", p.cmd.Args[1], err)
+	}
+}
+
+// terminateWith sends SIGTERM, checks how long the end took, and returns how
+// the process ended.
+func (p *process) terminateWith(bound time.Duration) error {
 	p.t.Helper()
 	started := time.Now()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -110,12 +120,11 @@ func (p *process) terminate(bound time.Duration) {
 	go func() { done <- p.cmd.Wait(); close(p.exited) }()
 	select {
 	case err := <-done:
-		if err != nil {
-			p.t.Errorf("%s: %v", p.cmd.Args[1], err)
-		}
 		p.t.Logf("%s ended %s after SIGTERM", p.cmd.Args[1], time.Since(started).Round(time.Millisecond))
+		return err
 	case <-time.After(bound):
 		p.t.Errorf("%s still runs %s after SIGTERM", p.cmd.Args[1], bound)
+		return nil
 	}
 }
 
@@ -151,7 +160,8 @@ func TestEveryRoleEndsOnSIGTERMWithStreamsOpen(t *testing.T) {
 	engineA, addressA := newEngine()
 	engineB, addressB := newEngine()
 
-	server := start(t, binary, "server", "--grpc-bind-address=127.0.0.1:0", "--http-bind-address=127.0.0.1:0")
+	server := start(t, binary, "server", "--grpc-bind-address=127.0.0.1:0", "--http-bind-address=127.0.0.1:0",
+		"--snapshot-bind-address=127.0.0.1:0", "--insecure-disable-auth")
 	grpcAddress, _ := server.logged("serving")["grpc"].(string)
 	publisher := start(t, binary, "publisher", "--engine-url="+addressA["http"], "--engine-endpoint="+addressA["events"],
 		"--replay-endpoint="+addressA["replay"], "--replica-id=a", "--server="+grpcAddress, "--metrics-bind-address=127.0.0.1:0")
@@ -178,4 +188,18 @@ func TestEveryRoleEndsOnSIGTERMWithStreamsOpen(t *testing.T) {
 	publisher.terminate(5 * time.Second)
 	server.terminate(10 * time.Second)
 	engineA.terminate(5 * time.Second)
+}
+
+// An interrupted demo says so, and exits with 1.
+func TestDemoEndsOnSIGTERM(t *testing.T) {
+	demo := start(t, buildBinary(t), "demo", "--engines=2")
+	await(t, 30*time.Second, "the first requests", func() bool { return strings.Contains(demo.logs.String(), "round robin") })
+	err := demo.terminateWith(5 * time.Second)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit code 1", err)
+	}
+	if logs := demo.logs.String(); !strings.Contains(logs, "interrupted") {
+		t.Errorf("output %q does not say that it was interrupted", logs)
+	}
 }
