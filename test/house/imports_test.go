@@ -22,7 +22,7 @@ var layers = [][]string{
 		"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
 		"internal/ranking", "internal/breaker", "internal/jsonscan", "internal/gate",
 	},
-	{"internal/kvevents", "internal/policy", "internal/engines"},
+	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth"},
 	{"internal/lookup", "internal/ingest", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe"},
 	{"internal/control"},
