@@ -22,7 +22,7 @@ var layers = [][]string{
 		"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
 		"internal/ranking", "internal/breaker", "internal/jsonscan", "internal/gate",
 	},
-	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth"},
+	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
 	{"internal/lookup", "internal/ingest", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe"},
 	{"internal/control"},
@@ -36,7 +36,8 @@ var layers = [][]string{
 var forbidden = map[string]map[string]string{
 	"internal/index":   {"google.golang.org/grpc": "the index is pure", "log/slog": "the index is pure", "net": "the index is pure"},
 	"internal/ranking": {"google.golang.org/grpc": "ranking is arithmetic", "log/slog": "ranking is arithmetic"},
-	"pkg/fingerprint":  {"google.golang.org/grpc": "gateways import it alone", "internal/": "public packages stand alone"},
+	"pkg/fingerprint":  {"google.golang.org/grpc": "gateways import it alone", "internal": "public packages stand alone"},
+	"pkg/client":       {"internal": "public packages stand alone", "k8s.io": "gateways need no Kubernetes", "sigs.k8s.io": "gateways need no Kubernetes"},
 }
 
 type listedPackage struct {
