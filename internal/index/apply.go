@@ -102,6 +102,9 @@ func (t *target) clear(a *Applied) {
 		return
 	}
 	a.Cleared += int(s.slots[slot].planned)
+	if t.w.feed != nil {
+		t.w.changes = append(t.w.changes, Change{Kind: ChangeCleared, Replica: t.replica})
+	}
 	t.slot = t.w.replaceSlot(s.members[t.replica], slot)
 	t.hasSlot = true
 	t.dead = append(t.dead, slot)
@@ -171,6 +174,7 @@ const touchAhead = 16
 func (w *writer) storeAll(a *Applied, p *partition, h holder, op *Op) {
 	n := op.Keys.Len()
 	added := int32(0)
+	told := w.feed != nil && w.s.slots[h.slot()].counts()
 	w.memo = memo{}
 	for i := range n {
 		if i%touchAhead == 0 {
@@ -187,6 +191,9 @@ func (w *writer) storeAll(a *Applied, p *partition, h holder, op *Op) {
 		}
 		if w.storeKey(a, p, h, k, op.Tokens.At(i)) {
 			added++
+			if told {
+				w.tell(ChangeAdded, p, h.slot(), k)
+			}
 		}
 	}
 	w.count(p, h.slot(), added)
@@ -302,6 +309,9 @@ func (w *writer) removeAll(p *partition, slot uint16, keys Keys) (n int) {
 		}
 		if w.removeKey(p, slot, k) {
 			removed++
+			if w.feed != nil {
+				w.tell(ChangeRemoved, p, slot, k)
+			}
 		}
 	}
 	w.memo = memo{}

@@ -31,6 +31,8 @@ type Config struct {
 	// Observe is told the length of each exclusive section; nil = nobody.
 	// It must not block and not call the index.
 	Observe func(op string, critical time.Duration)
+	// Feed is told of changes; nil = nobody.
+	Feed Feed
 	// Seed spreads keys over tables; 0 = random.
 	Seed uint64
 }

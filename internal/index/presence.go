@@ -97,6 +97,7 @@ func (x *Index) SetStats(tenant, model, replicaName string, s Stats) bool {
 	r.mu.Unlock()
 	if ok {
 		r.hear(s.ReportedMillis)
+		r.tell(ChangeReported)
 	}
 	return ok
 }
@@ -129,14 +130,16 @@ func (r *replica) setStats(s *Stats) bool {
 // statsBytes is the account of one stats row.
 const statsBytes = 160
 
-// dropStats removes the stats row.
-func (r *replica) dropStats() {
+// dropStats removes the stats row and reports whether there was one.
+func (r *replica) dropStats() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stats.Swap(nil) != nil {
-		r.home.x.limits.retireRow(r.home.tenant)
-		r.home.x.bytes.add(Bytes{Stats: -statsBytes})
+	if r.stats.Swap(nil) == nil {
+		return false
 	}
+	r.home.x.limits.retireRow(r.home.tenant)
+	r.home.x.bytes.add(Bytes{Stats: -statsBytes})
+	return true
 }
 
 // Touch refreshes the liveness of an existing stats row.
@@ -159,6 +162,7 @@ func (x *Index) Touch(tenant, model, replica string, atMillis int64) {
 	r.mu.Unlock()
 	if old != nil {
 		r.hear(atMillis)
+		r.tell(ChangeReported)
 	}
 }
 

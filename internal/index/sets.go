@@ -283,7 +283,11 @@ func (w *writer) without(p *partition, id uint32, words []uint64, drop func(hold
 			}
 			kept = to
 		}
-		w.move(p, keyRef{word: word, hash: hash, name: w.nameOf(p, c.name, long)}, c, to, tokens)
+		k := keyRef{word: word, hash: hash, name: w.nameOf(p, c.name, long)}
+		if w.feed != nil {
+			w.tellLost(p, r, k, drop)
+		}
+		w.move(p, k, c, to, tokens)
 		moved++
 	}
 	return moved

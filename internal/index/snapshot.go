@@ -111,6 +111,7 @@ func (s *Snapshot) fill(w *writer, m *member, a *Applied, now int64) {
 	a.Cleared = int(w.s.slots[m.slot].planned)
 	old := w.promote(m, hidden)
 	w.commit("snapshot")
+	w.tellReplaced(old, hidden)
 	w.sweepPromoted(hidden)
 	w.sweepDead(old)
 	for _, p := range w.partitions() {

@@ -141,8 +141,8 @@ func (x *Index) ClearReplica(tenant, model, replica string) (n int) {
 	for _, s := range h.eachScope() {
 		n += s.clear(replica)
 	}
-	if r := h.known(replica); r != nil {
-		r.dropStats()
+	if r := h.known(replica); r != nil && r.dropStats() && n == 0 {
+		r.tell(ChangeCleared)
 	}
 	return n
 }
@@ -158,6 +158,9 @@ func (s *scope) clear(replica string) int {
 	defer s.x.end(w)
 	old := m.slot
 	n := int(s.slots[old].planned)
+	if w.feed != nil {
+		w.changes = append(w.changes, Change{Kind: ChangeCleared, Replica: replica})
+	}
 	w.replaceSlot(m, old)
 	w.commit("clear")
 	w.sweepDead(old)

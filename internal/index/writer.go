@@ -41,6 +41,10 @@ type writer struct {
 	pending []setRef // sets that may be without keys
 	bloated []setRef // sets with an overlong log
 
+	// feed is nil while nobody listens; changes wait for the commit.
+	feed    Feed
+	changes []Change
+
 	memo  memo
 	hs    []holding // scratch
 	words []uint64  // scratch
@@ -73,13 +77,13 @@ type current struct {
 // begin takes a writer for a scope whose write lock is held.
 func (x *Index) begin(s *scope) *writer {
 	w := x.writers.Get().(*writer)
-	w.s = s
+	w.s, w.feed = s, x.feedOf(s.home.tenant)
 	return w
 }
 
 // end gives a writer without open edits back.
 func (x *Index) end(w *writer) {
-	w.s, w.memo = nil, memo{}
+	w.s, w.feed, w.memo = nil, nil, memo{}
 	x.writers.Put(w)
 }
 
@@ -233,6 +237,7 @@ func (w *writer) commit(op string) {
 	if len(w.edits) > 0 || len(w.touched) > 0 || len(w.flips) > 0 {
 		w.s.exclusive(op, w.apply)
 		w.clean()
+		w.flush()
 	}
 }
 
