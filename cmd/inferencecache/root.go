@@ -59,6 +59,7 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 		c.newServerCommand(),
 		c.newPublisherCommand(),
 		c.newSimEngineCommand(),
+		c.newBenchCommand(),
 	)
 	return root
 }

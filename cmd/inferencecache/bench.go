@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/inferencecache/inference-cache/internal/bench"
+)
+
+func (c *cli) newBenchCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure the index against its goals",
+		Args:  noArguments,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	command.AddCommand(c.newBenchCorpusCommand(), c.newBenchIndexCommand())
+	return command
+}
+
+// corpusFlags say how a corpus is made.
+type corpusFlags struct {
+	trace           string
+	stretch, copies int
+	requests        int
+	header          bench.Header
+}
+
+func (f *corpusFlags) add(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&f.trace, "trace", "", "public request trace to run; empty = a generated one of the same shape")
+	flags.IntVar(&f.requests, "requests", 12_000, "requests of a generated trace")
+	flags.IntVar(&f.stretch, "stretch", 4, "blocks that each block of the trace becomes")
+	flags.IntVar(&f.copies, "copies", 4, "interleaved copies of the trace")
+	flags.Uint64Var(&f.header.Seed, "seed", 1, "seed of the placement and of a generated trace")
+	flags.IntVar(&f.header.Replicas, "replicas", 64, "replicas")
+	flags.IntVar(&f.header.PoolBlocks, "pool-blocks", 16_384, "blocks that each replica holds")
+	flags.IntVar(&f.header.BlockSize, "block-size", 128, "tokens of a block")
+}
+
+// make runs the trace.
+func (f *corpusFlags) make() (*bench.Corpus, error) {
+	h := f.header
+	if f.stretch < 1 || f.copies < 1 || f.requests < 1 || h.Replicas < 1 || h.Replicas > 1<<14 || h.PoolBlocks < 1 || h.BlockSize < 1 {
+		return nil, usagef("--stretch, --copies, --requests, --replicas (up to 16384), --pool-blocks and --block-size must be positive")
+	}
+	h.Source = "generated"
+	trace := []bench.Request(nil)
+	if f.trace == "" {
+		trace = bench.Generate(bench.Shape{Seed: h.Seed, Requests: f.requests})
+	} else {
+		file, err := os.Open(f.trace)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		if trace, err = bench.ReadTrace(file); err != nil {
+			return nil, err
+		}
+		h.Source = "trace"
+	}
+	return bench.Make(bench.Repeat(bench.Stretch(trace, uint32(f.stretch)), f.copies), h), nil
+}
+
+func (c *cli) newBenchCorpusCommand() *cobra.Command {
+	var f corpusFlags
+	var out string
+	command := &cobra.Command{
+		Use:   "corpus",
+		Short: "Turn a request trace into a file of index operations",
+		Long: `Runs a trace on replicas with block pools of their own and writes what an
+index would see: lookups, stores and removals. All measurements replay such a
+file.`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			corpus, err := f.make()
+			if err != nil {
+				return err
+			}
+			return writeTo(out, c.stdout, corpus)
+		},
+	}
+	f.add(command)
+	command.Flags().StringVar(&out, "out", "", "file to write; empty = stdout")
+	return command
+}
+
+// writeTo writes a corpus to a file or to standard output.
+func writeTo(path string, stdout io.Writer, corpus *bench.Corpus) (err error) {
+	if path == "" {
+		_, err = corpus.WriteTo(stdout)
+		return err
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err = corpus.WriteTo(file); err != nil {
+		file.Close()
+		return err
+	}
+	return file.Close()
+}
+
+func (c *cli) newBenchIndexCommand() *cobra.Command {
+	var f corpusFlags
+	var o bench.IndexOptions
+	var path string
+	command := &cobra.Command{
+		Use:   "index",
+		Short: "Measure ingest, eviction, lookup, memory and mixed load",
+		Long: `Prints one JSON object a row. A row with a goal has a limit and says whether
+it is kept. Without --corpus one is made as by 'bench corpus'.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if path == "" {
+				o.Corpus, err = f.make()
+			} else {
+				o.Corpus, err = readCorpus(path)
+			}
+			if err != nil {
+				return err
+			}
+			return bench.Index(cmd.Context(), c.stdout, o)
+		},
+	}
+	f.add(command)
+	command.Flags().StringVar(&path, "corpus", "", "file of 'bench corpus' to replay")
+	command.Flags().BoolVar(&o.Short, "short", false, "fewer and smaller runs, under four minutes")
+	command.Flags().StringSliceVar(&o.Goals, "goals", nil, "goals to measure, such as G1,G3; empty = all")
+	return command
+}
+
+func readCorpus(path string) (*bench.Corpus, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	corpus, err := bench.Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return corpus, nil
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package bench
+
+import "time"
+
+// threadTime stands in for the processor time of the thread.
+func threadTime() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+// residentBytes returns the resident memory of the process, 0 when unknown.
+func residentBytes() float64 { return 0 }
+
+// cpuModel names the processor, "" when unknown.
+func cpuModel() string { return "" }

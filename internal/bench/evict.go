@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/index"
+)
+
+// evictBatch is how many blocks an engine evicts at a time.
+const evictBatch = 32
+
+// measureEvict times removals in small and large tables, then how long bounds
+// keep readers out.
+func measureEvict(r *report, z sizes) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	small, large := make([]float64, z.runs), make([]float64, z.runs)
+	timeEvictions(small, z.small)
+	timeEvictions(large, z.large)
+	r.atMost("G2", "evict, small table", "ns/block", 1000, small, map[string]float64{"memberships": float64(z.small)})
+	r.atMost("G2", "evict, large table", "ns/block", 1000, large, map[string]float64{"memberships": float64(z.large)})
+	slices.Sort(small)
+	slices.Sort(large)
+	ratio := []float64{large[len(large)/2] / small[len(small)/2]}
+	r.atMost("G2", "evict, large against small", "ratio", 2, ratio, nil)
+	measureSections(r, "cap", func(c *index.Config) { c.MaxMemberships = 1_000_000 })
+	measureSections(r, "quota", func(c *index.Config) { c.DefaultRules.Limited, c.DefaultRules.MaxKeys = true, 1_000_000 })
+	measureExpiry(r)
+}
+
+// timeEvictions fills a table and evicts tails of random chains from it, a
+// run at a time.
+func timeEvictions(out []float64, memberships int) {
+	const blocks = 128
+	x := newIndex()
+	chains := fill(x, memberships, blocks)
+	names := replicaNames(64)
+	order := rand.New(rand.NewPCG(1, 5)).Perm(chains)
+	each := min(chains/len(out), 2000)
+	b := index.Batch{Scope: scope, NowMillis: startMillis, AtMillis: startMillis, Ops: make([]index.Op, 1)}
+	for i := range out {
+		var spent time.Duration
+		removed := 0
+		for _, c := range order[i*each : (i+1)*each] {
+			keys := chainKeys(fillBase+c, blocks)
+			slices.Reverse(keys)
+			b.Replica = names[c%64]
+			cpu := threadTime()
+			for from := 0; from < blocks; from += evictBatch {
+				b.Ops[0] = index.Op{Kind: index.OpRemove, Keys: index.Keys{Short: keys[from : from+evictBatch]}}
+				removed += x.Apply(&b).Removed
+			}
+			spent += threadTime() - cpu
+		}
+		out[i] = float64(spent.Nanoseconds()) / float64(removed)
+	}
+}
+
+// sections gathers how long exclusive sections were.
+type sections struct {
+	mu    sync.Mutex
+	on    bool
+	longs []float64 // milliseconds
+}
+
+func (s *sections) observe(_ string, critical time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.on {
+		s.longs = append(s.longs, critical.Seconds()*1000)
+	}
+}
+
+func (s *sections) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = true
+}
+
+// print reports the longest section. A section that was descheduled by the
+// system counts with its wait.
+func (s *sections) print(r *report, name string, detail map[string]float64) {
+	sorted := slices.Sorted(slices.Values(s.longs))
+	over := 0
+	for _, v := range sorted {
+		if v > 1 {
+			over++
+		}
+	}
+	detail["sections"], detail["over_1ms"] = float64(len(sorted)), float64(over)
+	detail["p50_us"], detail["p99_us"] = 1000*quantile(sorted, 0.5), 1000*quantile(sorted, 0.99)
+	detail["max_us"] = 1000 * quantile(sorted, 1)
+	r.atMost("G2", name, "us", 1000, []float64{1000 * quantile(sorted, 0.9999)}, detail)
+}
+
+// measureSections ingests at a bound of a million entries.
+func measureSections(r *report, bound string, set func(*index.Config)) {
+	const blocks, batches = 100, 10_000
+	s := &sections{}
+	x := newIndex(set, func(c *index.Config) { c.Observe = s.observe })
+	names := replicaNames(64)
+	put := func(c int) time.Duration {
+		keys := chainKeys(c, blocks)
+		cpu := threadTime()
+		storeRun(x, names[c%64], startMillis+int64(c), keys, 0)
+		return threadTime() - cpu
+	}
+	for c := range 1_000_000 / blocks {
+		put(c)
+	}
+	s.start()
+	var spent, longest time.Duration
+	for c := range batches {
+		d := put(1_000_000/blocks + c)
+		spent += d
+		longest = max(longest, d)
+	}
+	s.print(r, "longest section at the "+bound+" (p99.99)", map[string]float64{
+		"ns_per_block":      float64(spent.Nanoseconds()) / (batches * blocks),
+		"longest_update_us": float64(longest.Microseconds()),
+	})
+}
+
+// measureExpiry lets a million memberships expire.
+func measureExpiry(r *report) {
+	s := &sections{}
+	x := newIndex(func(c *index.Config) { c.Observe, c.DefaultRules.TTLMillis = s.observe, 60_000 })
+	fill(x, 1_000_000, 100)
+	s.start()
+	var longest, spent time.Duration
+	before := x.Counters(startMillis).Memberships
+	for more := true; more; {
+		cpu := threadTime()
+		more = x.Maintain(startMillis + 10*60_000)
+		d := threadTime() - cpu
+		spent += d
+		longest = max(longest, d)
+	}
+	s.print(r, "longest section of expiry (p99.99)", map[string]float64{
+		"ns_per_membership": float64(spent.Nanoseconds()) / float64(before),
+		"longest_step_us":   float64(longest.Microseconds()),
+	})
+}

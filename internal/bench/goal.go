@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+)
+
+// Result is one measured row. Rows with a limit say whether they keep it.
+type Result struct {
+	Goal  string  `json:"goal"`
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Limit is the goal; AtLeast says that it is a lower one. Rows without a
+	// goal have no limit.
+	Limit   float64 `json:"limit,omitempty"`
+	AtLeast bool    `json:"at_least,omitempty"`
+	OK      *bool   `json:"ok,omitempty"`
+	// Low and High are the extremes over Runs, Value is the median.
+	Low  float64 `json:"low,omitempty"`
+	High float64 `json:"high,omitempty"`
+	Runs int     `json:"runs,omitempty"`
+	// Detail holds what else was measured.
+	Detail map[string]float64 `json:"detail,omitempty"`
+}
+
+// Machine is what results were measured on.
+type Machine struct {
+	CPU   string `json:"cpu"`
+	Cores int    `json:"cores"`
+	Go    string `json:"go"`
+	OS    string `json:"os"`
+}
+
+// ThisMachine describes where the process runs.
+func ThisMachine() Machine {
+	return Machine{CPU: cpuModel(), Cores: runtime.NumCPU(), Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH}
+}
+
+// report prints rows as they come, one JSON object a line.
+type report struct {
+	out *json.Encoder
+	err error
+}
+
+func newReport(w io.Writer) *report { return &report{out: json.NewEncoder(w)} }
+
+func (r *report) print(v any) {
+	if r.err == nil {
+		if err := r.out.Encode(v); err != nil {
+			r.err = fmt.Errorf("printing results: %w", err)
+		}
+	}
+}
+
+// atMost prints a row whose values must not exceed a limit; 0 = no limit.
+func (r *report) atMost(goal, name, unit string, limit float64, values []float64, detail map[string]float64) {
+	row := summary(goal, name, unit, values, detail)
+	if limit > 0 {
+		ok := row.Value <= limit
+		row.Limit, row.OK = limit, &ok
+	}
+	r.print(row)
+}
+
+// atLeast prints a row whose values must reach a limit.
+func (r *report) atLeast(goal, name, unit string, limit float64, values []float64, detail map[string]float64) {
+	row := summary(goal, name, unit, values, detail)
+	ok := row.Value >= limit
+	row.Limit, row.AtLeast, row.OK = limit, true, &ok
+	r.print(row)
+}
+
+func summary(goal, name, unit string, values []float64, detail map[string]float64) Result {
+	sorted := slices.Sorted(slices.Values(values))
+	row := Result{Goal: goal, Name: name, Unit: unit, Runs: len(sorted), Detail: detail, Value: sorted[len(sorted)/2]}
+	if len(sorted) > 1 {
+		row.Low, row.High = sorted[0], sorted[len(sorted)-1]
+	}
+	return row
+}
+
+// quantile returns a quantile of sorted values.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+
+	"github.com/inferencecache/inference-cache/internal/index"
+	"github.com/inferencecache/inference-cache/internal/ranking"
+)
+
+// ranked is one scored replica.
+type ranked struct {
+	replica string
+	score   float32
+}
+
+// looker looks chains up, with scratch of its own.
+type looker struct {
+	x       *index.Index
+	now     int64
+	matches []index.Match
+	ranks   []ranked
+	knobs   ranking.Knobs
+}
+
+func newLooker(x *index.Index) *looker {
+	return &looker{x: x, now: startMillis + 10_000_000, knobs: ranking.DefaultKnobs()}
+}
+
+// match is a lookup without ranking.
+func (l *looker) match(keys index.Keys) {
+	v := l.x.Acquire(scope, "", l.now, ttlMillis)
+	l.matches = v.MatchChain(l.matches[:0], keys, index.Tokens{Step: blockTokens})
+	v.Release()
+}
+
+// rank is a lookup with scores in order, best first.
+func (l *looker) rank(keys index.Keys) {
+	v := l.x.Acquire(scope, "", l.now, ttlMillis)
+	l.matches = v.MatchChain(l.matches[:0], keys, index.Tokens{Step: blockTokens})
+	total := v.Serving()
+	slices.SortFunc(l.matches, func(a, b index.Match) int { return cmp.Compare(b.Tokens, a.Tokens) })
+	l.ranks = l.ranks[:0]
+	power, group := float64(1), 0
+	for i, m := range l.matches {
+		if i >= group {
+			for group = i + 1; group < len(l.matches) && l.matches[group].Tokens == m.Tokens; group++ {
+			}
+			power = ranking.Power(group, total)
+		}
+		pressure := float32(0)
+		if s, ok := v.Stats(m.Slot); ok {
+			pressure = s.Pressure
+		}
+		fresh := ranking.Freshness(l.now-m.LastSeenMillis, ttlMillis)
+		base := l.knobs.Base(m.Tokens, fresh, l.knobs.PressureFactor(pressure), 1, 1)
+		l.ranks = append(l.ranks, ranked{m.Replica, ranking.WithPower(base, power)})
+	}
+	v.Release()
+	slices.SortFunc(l.ranks, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.replica, b.replica))
+	})
+}
+
+// time returns the microseconds of one call, one value a run.
+func (l *looker) time(z sizes, do func(i int)) []float64 {
+	for i := range z.lookups / 10 {
+		do(i)
+	}
+	out := make([]float64, z.runs)
+	for r := range out {
+		cpu := threadTime()
+		for i := range z.lookups {
+			do(i)
+		}
+		out[r] = float64((threadTime() - cpu).Nanoseconds()) / 1000 / float64(z.lookups)
+	}
+	return out
+}
+
+// measureLookup times chains of 128 blocks with 64 holders.
+func measureLookup(r *report, z sizes) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	z.lookups *= 5
+	const blocks, holders = 128, 64
+	rows := []struct {
+		name          string
+		fan           fan
+		match, ranked float64 // limits
+	}{
+		{"128 blocks x 64 holders, hot", fan{blocks: blocks, holders: holders, updates: 4}, 1.5, 4},
+		{"staircase, hot", fan{blocks: blocks, holders: holders, updates: 1, stairs: true}, 0, 4},
+		{"updates cut at places of their own, hot", fan{blocks: blocks, holders: holders, updates: 4, ragged: true}, 0, 0},
+		{"a time of its own for each membership, hot", fan{blocks: blocks, holders: holders, updates: blocks}, 0, 0},
+		{"one holder, hot", fan{blocks: blocks, holders: 1, updates: 4}, 0, 0},
+		{"8 blocks x 2 holders, hot", fan{blocks: 8, holders: 2, updates: 1}, 0, 0},
+	}
+	for _, row := range rows {
+		x := newIndex()
+		keys := index.Keys{Short: row.fan.put(x, 0, rand.New(rand.NewPCG(1, 6)))}
+		l := newLooker(x)
+		r.atMost("G3", row.name+", matched", "us", row.match, l.time(z, func(int) { l.match(keys) }), nil)
+		r.atMost("G3", row.name+", ranked", "us", row.ranked, l.time(z, func(int) { l.rank(keys) }), nil)
+	}
+	measureCold(r, z)
+}
+
+// measureCold looks chains up that nobody touched before, in a large table.
+func measureCold(r *report, z sizes) {
+	x := newIndex()
+	random := rand.New(rand.NewPCG(1, 7))
+	per := 200
+	var chains []index.Keys
+	half := z.large / 2
+	next := 0
+	for range z.runs * per {
+		chains = append(chains, index.Keys{Short: fan{blocks: 128, holders: 64, updates: 4}.put(x, next, random)})
+		next++
+	}
+	filled := fill(x, half, 128)
+	l := newLooker(x)
+	miss := index.Keys{Short: chainKeys(fillBase+filled+1, 128)}
+	out := make([]float64, z.runs)
+	for i := range out {
+		for _, c := range random.Perm(filled)[:2000] { // push the chains out of the caches
+			l.match(index.Keys{Short: chainKeys(fillBase+c, 128)})
+		}
+		cpu := threadTime()
+		for _, keys := range chains[i*per : (i+1)*per] {
+			l.rank(keys)
+		}
+		out[i] = float64((threadTime() - cpu).Nanoseconds()) / 1000 / float64(per)
+	}
+	n := x.Counters(startMillis)
+	detail := map[string]float64{"memberships": float64(n.Memberships), "keys": float64(n.Keys)}
+	r.atMost("G3", "128 blocks x 64 holders, cold, ranked", "us", 15, out, detail)
+	r.atMost("G3", "no reuse", "us", 0, l.time(z, func(int) { l.rank(miss) }), detail)
+}
