@@ -25,9 +25,9 @@ func (x *Index) Apply(b *Batch) Applied {
 	}
 	x.end(w)
 	if m := s.members[b.Replica]; m != nil {
-		m.replica.hear(b.NowMillis)
+		m.replica.hearEvent(b.NowMillis)
 	} else if r := s.home.known(b.Replica); r != nil {
-		r.hear(b.NowMillis)
+		r.hearEvent(b.NowMillis)
 	}
 	s.write.Unlock()
 	x.enforce(s.home.tenant)

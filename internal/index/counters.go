@@ -146,6 +146,42 @@ func (x *Index) EachReplica(f func(ReplicaRow)) {
 	}
 }
 
+// EachServing calls f with each (tenant, model, replica) that has keys or
+// stats, in no order. It takes no lock of a scope.
+func (x *Index) EachServing(f func(ServingRow)) {
+	for _, h := range x.allHomes() {
+		if h.tenant.reserved {
+			continue
+		}
+		for _, r := range h.allReplicas() {
+			row := ServingRow{
+				Tenant: h.tenant.name, Model: h.name, Replica: r.name,
+				Memberships: r.held.Load(), LastEventMillis: r.event.Load(),
+			}
+			if row.Memberships > 0 || r.stats.Load() != nil {
+				f(row)
+			}
+		}
+	}
+}
+
+// Replica returns what is known of a replica; zero for an unknown one.
+func (x *Index) Replica(tenant, model, replica string, nowMillis int64) (state ReplicaState) {
+	h := x.home(tenant, model)
+	if h == nil {
+		return state
+	}
+	r := h.known(replica)
+	if r == nil {
+		return state
+	}
+	state.Silent = r.isSilent(nowMillis)
+	if s := r.stats.Load(); s != nil {
+		state.Stats, state.HasStats = *s, true
+	}
+	return state
+}
+
 // add merges what one model knows of a replica.
 func (row *ReplicaRow) add(held int64, r *replica, stats *Stats) {
 	row.Memberships += held

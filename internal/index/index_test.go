@@ -141,3 +141,30 @@ func TestSnapshotIsInvisibleUntilCommit(t *testing.T) {
 		t.Errorf("after commit the new chain has %d holders, want 1", got)
 	}
 }
+
+func TestServingRows(t *testing.T) {
+	x := index.New(index.Config{ReservedTenant: reserved, SilenceTimeoutMillis: 1000})
+	for _, tenant := range []string{"a", reserved} {
+		x.Apply(&index.Batch{
+			Scope: index.Scope{Tenant: tenant, Model: "m", Scheme: "s"}, Replica: "r", AtMillis: 5, NowMillis: 7,
+			Ops: []index.Op{{Kind: index.OpStore, Tier: index.TierT1, Keys: index.Keys{Short: []uint64{1, 2}}}},
+		})
+	}
+	x.SessionUp(index.Scope{Tenant: "a", Model: "m", Scheme: "s"}, "r", 9)
+	x.SetStats("a", "m", "r", index.Stats{Pressure: .5, ReportedMillis: 10, LivenessMillis: 10})
+	var rows []index.ServingRow
+	x.EachServing(func(row index.ServingRow) { rows = append(rows, row) })
+	want := []index.ServingRow{{Tenant: "a", Model: "m", Replica: "r", Memberships: 2, LastEventMillis: 7}}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	if s := x.Replica("a", "m", "r", 1009); s.Silent || !s.HasStats || s.Stats.Pressure != .5 {
+		t.Errorf("heard of 999 ms ago: %+v", s)
+	}
+	if s := x.Replica("a", "m", "r", 1010); !s.Silent {
+		t.Errorf("silent for a second: %+v", s)
+	}
+	if diff := cmp.Diff(index.ReplicaState{}, x.Replica("a", "m", "other", 0)); diff != "" {
+		t.Errorf("unknown replica (-want +got):\n%s", diff)
+	}
+}

@@ -4,18 +4,22 @@ package index
 
 import "math"
 
-// runner is a replica whose run goes on. Runners are sorted by slot, like the
-// holders of a set.
-type runner struct {
-	holder holder // slot, coldest tier and oldest effective time of the run
-	floor  int64  // its session's last heartbeat
-	match  int32  // its place in the matches
+// matcher is the scratch of one match: the replicas whose runs go on, sorted
+// by slot like the holders of a set. A run is kept as a holder that stands for
+// all its memberships so far, with the coldest tier and the oldest stored
+// time: where slot and tier agree, one comparison of words brings it up to
+// date.
+type matcher struct {
+	runs   []holder
+	places []int32 // of runs: their place among the matches
+	limits []limit // by place
+	warm   uint64
 }
 
-// matcher is the scratch of one match.
-type matcher struct {
-	runners []runner
-	warm    uint64
+// limit is what a replica's session does for the age of its memberships.
+type limit struct {
+	floor  int64  // the last heartbeat
+	oldest holder // a membership stored before is not fresh
 }
 
 // MatchChain appends the leading runs of a chain to dst, one for each replica
@@ -50,8 +54,7 @@ func withTokens(dst []Match, base int) []Match {
 
 func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match {
 	p, n, base := v.part, keys.Len(), len(dst)
-	var set uint32
-	var last keyRef
+	set := uint32(0)
 	sum, step := int64(0), int64(counts.Step)
 	ahead, window := 0, firstWindow
 	i := 0
@@ -60,12 +63,10 @@ func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match 
 			ahead = m.touch(p, keys, i, window)
 			window = min(2*window, lastWindow)
 		}
-		k, ok := p.ref(keys, i)
-		if !ok || i > 0 && sameKey(k, last) {
+		if i > 0 && keys.repeats(i) {
 			break
 		}
-		last = k
-		e := p.lookup(k)
+		e := p.entryAt(keys, i)
 		if e == nil {
 			break
 		}
@@ -74,9 +75,9 @@ func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match 
 			if set == 0 {
 				dst = m.seed(v, dst, r)
 			} else {
-				m.intersect(v, dst[base:], r, int32(i), sum)
+				m.intersect(dst[base:], r.list(), int32(i), sum)
 			}
-			if len(m.runners) == 0 {
+			if len(m.runs) == 0 {
 				break
 			}
 			set = e.set
@@ -86,11 +87,31 @@ func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match 
 		}
 		sum += step
 	}
-	for j := range m.runners {
-		m.finish(dst[base:], &m.runners[j], int32(i), sum)
+	for j := range m.runs {
+		m.finish(dst[base:], j, int32(i), sum)
 	}
-	m.runners = m.runners[:0]
 	return dst
+}
+
+// repeats says whether a key equals the one before it.
+func (k Keys) repeats(i int) bool {
+	if k.Long == nil {
+		return k.Short[i] == k.Short[i-1]
+	}
+	return string(k.Long[i]) == string(k.Long[i-1])
+}
+
+// entryAt returns the entry of key i, or nil.
+func (p *partition) entryAt(keys Keys, i int) *entry {
+	if keys.Long == nil {
+		word := keys.Short[i]
+		return p.short.find(p.short.hash(word), word)
+	}
+	k, ok := p.ref(keys, i)
+	if !ok {
+		return nil
+	}
+	return p.lookup(k)
 }
 
 // Windows of touch, in keys: most chains miss early, long ones profit from
@@ -117,67 +138,83 @@ func (m *matcher) touch(p *partition, keys Keys, from, window int) int {
 	return to
 }
 
-func sameKey(a, b keyRef) bool {
-	return a.word == b.word && a.long() == b.long() && string(a.name) == string(b.name)
-}
-
 // seed starts a run for every fresh holder of the first key.
 func (m *matcher) seed(v *View, dst []Match, r record) []Match {
-	m.runners = m.runners[:0]
-	base := int32(len(dst))
+	m.runs, m.places, m.limits = m.runs[:0], m.places[:0], m.limits[:0]
 	for _, w := range r.list() {
 		h := holder(w)
 		st := &v.scope.slots[h.slot()]
 		if st.state != slotLive || st.member.silent {
 			continue
 		}
-		floor := st.member.beat.Load()
-		at := max(h.seen(), floor)
-		if v.now-at >= v.ttl {
+		l := limit{floor: st.member.beat.Load()}
+		if v.now-l.floor >= v.ttl {
+			l.oldest = holder(max(v.now-v.ttl+1, 0))
+		}
+		if h&seenMask < l.oldest {
 			continue
 		}
+		m.places = append(m.places, int32(len(m.runs)))
+		m.runs = append(m.runs, h)
+		m.limits = append(m.limits, l)
 		dst = append(dst, Match{Replica: st.member.name, Slot: uint32(h.slot())})
-		m.runners = append(m.runners, runner{
-			holder: packHolder(h.slot(), h.tier(), at), floor: floor, match: int32(len(dst)) - 1 - base,
-		})
 	}
 	return dst
 }
 
 // intersect ends the runs of replicas that do not freshly hold block i.
-func (m *matcher) intersect(v *View, matches []Match, r record, i int32, sum int64) {
-	list := r.list()
-	kept, j := 0, 0
-	for n := range m.runners {
-		run := &m.runners[n]
-		slot := run.holder.slot()
-		for j < len(list) && holder(list[j]).slot() < slot {
+func (m *matcher) intersect(matches []Match, list []uint64, i int32, sum int64) {
+	runs, kept, j := m.runs, 0, 0
+	for n, run := range runs {
+		for j < len(list) && holder(list[j])>>slotShift < run>>slotShift {
 			j++
 		}
-		if j < len(list) {
-			if h := holder(list[j]); h.slot() == slot {
-				at := max(h.seen(), run.floor)
-				if v.now-at < v.ttl {
-					tier := max(run.holder.tier(), h.tier())
-					run.holder = packHolder(slot, tier, min(run.holder.seen(), at))
-					m.runners[kept] = *run
-					kept++
-					continue
-				}
+		if j == len(list) {
+			for ; n < len(runs); n++ {
+				m.finish(matches, n, i, sum)
+			}
+			break
+		}
+		h := holder(list[j])
+		if h != run {
+			switch merged, ok := m.merge(run, h, m.places[n]); {
+			case !ok:
+				m.finish(matches, n, i, sum)
+				continue
+			default:
+				run = merged
 			}
 		}
-		m.finish(matches, run, i, sum)
+		if kept != n {
+			m.places[kept] = m.places[n]
+		}
+		runs[kept] = run
+		kept++
 	}
-	m.runners = m.runners[:kept]
+	m.runs = runs[:kept]
 }
 
-// finish writes a run of the given length and tokens.
-func (m *matcher) finish(matches []Match, run *runner, blocks int32, sum int64) {
-	d := &matches[run.match]
+// merge adds a membership to a run; ok is false when it ends the run.
+func (m *matcher) merge(run, h holder, place int32) (merged holder, ok bool) {
+	switch {
+	case (h^run)>>seenBits == 0: // same slot and tier
+		merged = min(run, h)
+	case h>>slotShift != run>>slotShift:
+		return run, false
+	default:
+		merged = packHolder(run.slot(), max(run.tier(), h.tier()), min(run.seen(), h.seen()))
+	}
+	return merged, merged&seenMask >= m.limits[place].oldest
+}
+
+// finish writes run n with a length and its tokens.
+func (m *matcher) finish(matches []Match, n int, blocks int32, sum int64) {
+	place := m.places[n]
+	d := &matches[place]
 	d.Blocks = blocks
 	d.Tokens = int32(min(max(sum, 0), math.MaxInt32))
-	d.LastSeenMillis = run.holder.seen()
-	d.Tier = run.holder.tier()
+	d.LastSeenMillis = max(m.runs[n].seen(), m.limits[place].floor)
+	d.Tier = m.runs[n].tier()
 }
 
 // MatchExact appends the fresh holders of the first key to dst, in the order

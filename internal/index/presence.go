@@ -14,6 +14,7 @@ type replica struct {
 	name  string
 	stats atomic.Pointer[Stats]
 	heard atomic.Int64 // newest sign of life
+	event atomic.Int64 // newest batch or snapshot
 	held  atomic.Int64 // memberships over all scopes
 	// quiet is set when a scope counts the replica as silent.
 	quiet atomic.Bool
@@ -37,6 +38,12 @@ func (r *replica) hear(now int64) {
 			s.recheckBy(0)
 		}
 	}
+}
+
+// hearEvent notes a batch or a snapshot.
+func (r *replica) hearEvent(now int64) {
+	raise(&r.event, now)
+	r.hear(now)
 }
 
 // raise stores a time unless a newer one is there.

@@ -74,6 +74,25 @@ type ReplicaRow struct {
 	HasStats bool
 }
 
+// ServingRow is what one replica holds for one model, over all schemes and
+// adapters.
+type ServingRow struct {
+	Tenant, Model, Replica string
+	Memberships            int64
+	// LastEventMillis is when its newest batch or snapshot came; 0 = never.
+	LastEventMillis int64
+}
+
+// ReplicaState is what is known of one replica and model apart from its keys.
+type ReplicaState struct {
+	// Stats is its row, when HasStats is set.
+	Stats    Stats
+	HasStats bool
+	// Silent is set when nothing came for a while from a replica that used
+	// to talk.
+	Silent bool
+}
+
 // ReplicaStatsRow is the stats row of one replica.
 type ReplicaStatsRow struct {
 	Replica string

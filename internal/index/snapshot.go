@@ -92,7 +92,7 @@ func (s *Snapshot) Commit(nowMillis int64) (a Applied) {
 	m.busy++
 	defer func() { m.busy-- }()
 	s.fill(w, m, &a, nowMillis)
-	m.replica.hear(nowMillis)
+	m.replica.hearEvent(nowMillis)
 	return a
 }
 
