@@ -117,10 +117,10 @@ func TestFeedOfConcurrentWriters(t *testing.T) {
 	x := index.New(index.Config{Feed: f, MaxMemberships: 3000})
 	scope := index.Scope{Tenant: "a", Model: "m", Scheme: "s"}
 	var writers sync.WaitGroup
-	for n := range 4 {
+	for n := range 3 {
 		writers.Go(func() {
 			replica := fmt.Sprintf("r%d", n)
-			for round := range uint64(20) {
+			for round := range uint64(12) {
 				op := index.Op{Kind: index.OpStore, Tier: index.TierT1, Tokens: index.Tokens{Step: 16}}
 				for key := range uint64(1500) {
 					op.Keys.Short = append(op.Keys.Short, round*700+key+1)

@@ -55,6 +55,7 @@ func withTokens(dst []Match, base int) []Match {
 func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match {
 	p, n, base := v.part, keys.Len(), len(dst)
 	set := uint32(0)
+	m.runs = m.runs[:0]
 	sum, step := int64(0), int64(counts.Step)
 	ahead, window := 0, firstWindow
 	i := 0

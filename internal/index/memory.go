@@ -87,4 +87,5 @@ func (p *partition) trim() {
 	p.intern.release()
 	p.logs, p.intern, p.owners = arena{}, newTable(x.seed, &x.slabs), nil
 	p.expiry, p.evict, p.fresh = newQueue(wordExpiry), newQueue(wordCap), newQueue(wordQuota)
+	p.trims++
 }

@@ -34,6 +34,7 @@ type partition struct {
 	evict   queue // by the rank of the cap
 	fresh   queue // by the freshest second
 	planned struct{ memberships, keys, hidden int64 }
+	trims   int  // how often ids of sets lost their meaning
 	touched bool // waits for a commit
 	counted bool // one of the partitions in use
 	lfu     bool // what evict is ordered by

@@ -25,7 +25,11 @@ func (w *writer) sweepDead(slot uint16) {
 	isDead := func(h holding) bool { return h.slot() == slot }
 	for _, p := range w.partitions() {
 		for ids := slices.Clone(p.setsOf(slot)); len(ids) > 0; ids = slices.Clone(p.setsOf(slot)) {
+			trims := p.trims
 			for _, id := range ids {
+				if p.trims != trims {
+					break
+				}
 				if p.record(id).find(slot) < 0 {
 					continue
 				}
@@ -52,7 +56,11 @@ func (w *writer) partitions() []*partition {
 // sweepPromoted counts the keys of a slot that was hidden and is live now.
 func (w *writer) sweepPromoted(slot uint16) {
 	for _, p := range w.partitions() {
+		trims := p.trims
 		for i, id := range slices.Clone(p.setsOf(slot)) {
+			if p.trims != trims {
+				break
+			}
 			if p.record(id).find(slot) >= 0 {
 				w.recount(p, id)
 			}
