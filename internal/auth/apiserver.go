@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,9 +90,9 @@ func (s *APIServer) Close() { s.client.get().CloseIdleConnections() }
 // clientFor trusts the certificate authorities of a PEM text. It uses no proxy
 // and follows no redirect.
 func clientFor(pem []byte) (*http.Client, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, errors.New("no certificate in it")
+	roots, err := parseRoots(pem)
+	if err != nil {
+		return nil, err
 	}
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -13,10 +13,10 @@ type Names struct {
 	names map[string]struct{}
 }
 
-// ParseNames reads a comma-separated list, in which "*" stands for all names.
-func ParseNames(list string) Names {
+// NewNames returns the set of some names, in which "*" stands for all names.
+func NewNames(names ...string) Names {
 	var n Names
-	for name := range strings.SplitSeq(list, ",") {
+	for _, name := range names {
 		switch name = strings.TrimSpace(name); name {
 		case "":
 		case everyName:
@@ -30,6 +30,9 @@ func ParseNames(list string) Names {
 	}
 	return n
 }
+
+// ParseNames reads a comma-separated list for NewNames.
+func ParseNames(list string) Names { return NewNames(strings.Split(list, ",")...) }
 
 // oneName returns the set of a name, which is taken as it is.
 func oneName(name string) Names { return Names{names: map[string]struct{}{name: {}}} }

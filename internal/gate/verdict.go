@@ -38,7 +38,12 @@ func Bearer(r *http.Request) (token string, ok bool) {
 	if len(headers) != 1 {
 		return "", false
 	}
-	scheme, rest, _ := strings.Cut(strings.TrimSpace(headers[0]), " ")
+	return ParseBearer(headers[0])
+}
+
+// ParseBearer returns the token of an Authorization header's value.
+func ParseBearer(value string) (token string, ok bool) {
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(value), " ")
 	token = strings.TrimSpace(rest)
 	return token, strings.EqualFold(scheme, "Bearer") && token != ""
 }

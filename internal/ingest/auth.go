@@ -52,6 +52,6 @@ func authorize(ctx context.Context, a Authorizer, m *Metrics, w Write) error {
 	if errors.As(err, &denied) {
 		reason = denied.Reason
 	}
-	m.denied.WithLabelValues(string(reason)).Inc()
+	m.Denied(reason)
 	return err
 }

@@ -135,6 +135,9 @@ func (m *Metrics) StreamOpened(rpc string) (closed func()) {
 	return gauge.Dec
 }
 
+// Denied counts a write that was refused before it was read.
+func (m *Metrics) Denied(reason DenyReason) { m.denied.WithLabelValues(string(reason)).Inc() }
+
 // sourceMetrics are the children of one source, looked up once.
 type sourceMetrics struct {
 	metrics                                  *Metrics

@@ -39,8 +39,8 @@ func (c *contract) PublishEvent(ctx context.Context, event *pb.CacheEvent) (*pb.
 }
 
 // GetCacheState implements pb.InferenceCacheServer.
-func (c *contract) GetCacheState(_ context.Context, in *pb.GetCacheStateRequest) (*pb.GetCacheStateResponse, error) {
-	rows, keys := c.server.index.CacheState(in.GetTenantId(), in.GetModelId())
+func (c *contract) GetCacheState(ctx context.Context, in *pb.GetCacheStateRequest) (*pb.GetCacheStateResponse, error) {
+	rows, keys := c.server.index.CacheState(c.server.guard.visibleTenant(ctx, in.GetTenantId()), in.GetModelId())
 	response := &pb.GetCacheStateResponse{Summary: &pb.CacheSummary{TotalPrefixes: keys}}
 	for _, row := range rows {
 		response.Replicas = append(response.Replicas, renderStats(row))

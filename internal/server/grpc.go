@@ -24,17 +24,20 @@ const (
 )
 
 func (s *Server) newGRPCServer(transport credentials.TransportCredentials) {
-	s.grpc = grpc.NewServer(
+	options := []grpc.ServerOption{
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(s.options.MaxRecvBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.options.KeepaliveTime, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(s.interceptUnary),
-		grpc.ChainStreamInterceptor(s.interceptStream),
 		grpc.WaitForHandlers(true),
-	)
+	}
+	unary, stream := []grpc.UnaryServerInterceptor{s.interceptUnary}, []grpc.StreamServerInterceptor{s.interceptStream}
+	if s.guard != nil {
+		unary, stream = append(unary, s.guard.unary), append(stream, s.guard.stream)
+	}
+	s.grpc = grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...))...)
 	pb.RegisterInferenceCacheServer(s.grpc, &contract{server: s})
 	pb.RegisterCacheSyncServer(s.grpc, s.sync)
 	s.health = health.NewServer()

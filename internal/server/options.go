@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/lookup"
 	"github.com/inferencecache/inference-cache/internal/ranking"
 )
@@ -57,8 +56,8 @@ type Options struct {
 	DiagnosticsGrace time.Duration
 	// IngestMaxKeys bounds the block keys of one update; default 65,536.
 	IngestMaxKeys int
-	// Authorizer decides who may write; default everyone.
-	Authorizer ingest.Authorizer
+	// Auth decides who may call gRPC; default everyone.
+	Auth AuthOptions
 
 	Metrics MetricsOptions
 	// Registry takes the metrics; default a new one.
@@ -129,6 +128,7 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.Auth = o.Auth.withDefaults()
 	return o
 }
 
@@ -145,6 +145,9 @@ func (o Options) validate() error {
 		errs = append(errs, errors.New("TLS needs both a certificate file and a key file"))
 	}
 	if err := o.Internal.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := o.Auth.validate(o.TLSCertFile != ""); err != nil {
 		errs = append(errs, err)
 	}
 	if err := o.Ranking.Validate(); err != nil {

@@ -32,11 +32,12 @@ func (s *Server) LookupRoute(ctx context.Context, in *pb.LookupRouteRequest) (re
 		}
 	}()
 	fillRequest(&call.request, in)
+	call.request.Tenant = s.guard.visibleTenant(ctx, call.request.Tenant)
 	decision := &call.decision
 	s.decider.Decide(ctx, &call.request, decision)
 	response = renderDecision(decision)
-	if in.GetTenantId() != policy.ReservedTenant {
-		s.lookups.decided(in.GetTenantId(), decision)
+	if tenant := call.request.Tenant; tenant != policy.ReservedTenant {
+		s.lookups.decided(tenant, decision)
 	}
 	s.lookups.answered(in.GetModelId(), decision.ModelKnown, decision.Reason, decision.HintUsed(), decision.Timings.Total)
 	call.request = lookup.Request{}

@@ -31,6 +31,7 @@ type Server struct {
 	decider  *lookup.Decider
 	ingest   *ingest.Contract
 	sync     *ingest.SyncServer
+	guard    *callGuard // nil without authentication
 	process  *processMetrics
 	lookups  *lookupMetrics
 	epoch    string // names this process
@@ -70,8 +71,8 @@ func addressText(a net.Addr) string {
 // ErrOptions marks options that no server can have.
 var ErrOptions = errors.New("invalid server options")
 
-// New builds a server. It binds nothing yet. Errors are ErrOptions or an
-// unreadable TLS key pair.
+// New builds a server. It binds nothing yet. Errors are ErrOptions or files
+// that cannot be used.
 func New(options Options) (*Server, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
@@ -98,7 +99,9 @@ func New(options Options) (*Server, error) {
 	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))
 	s.followPolicies()
 	newIndexCollector(f, s.index, options.Now, models, tenants)
-	s.newIngest()
+	if err := s.newIngest(f); err != nil {
+		return nil, err
+	}
 	s.decider = lookup.New(lookup.Options{
 		Index:            s.index,
 		Policies:         s.policies,
@@ -130,13 +133,18 @@ func (o Options) indexConfig(view *policy.View, observe func(string, time.Durati
 	}
 }
 
-func (s *Server) newIngest() {
+func (s *Server) newIngest(f family) (err error) {
 	options := ingest.Options{
 		MaxKeys:        s.options.IngestMaxKeys,
 		ReservedTenant: policy.ReservedTenant,
-		Authorizer:     s.options.Authorizer,
 		Metrics:        ingest.NewMetrics(s.options.Registry),
 		Now:            s.options.Now,
+	}
+	if s.guard, err = s.newCallGuard(f, options.Metrics.Denied); err != nil {
+		return err
+	}
+	if s.guard != nil {
+		options.Authorizer = s.guard
 	}
 	s.ingest = ingest.NewContract(s.index, options)
 	s.sync = ingest.NewSyncServer(s.index, ingest.SyncOptions{
@@ -147,6 +155,7 @@ func (s *Server) newIngest() {
 		},
 		Logger: s.logger,
 	})
+	return nil
 }
 
 // CacheSync returns the handler of CacheSync, for publishers in this process.

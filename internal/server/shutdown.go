@@ -38,6 +38,7 @@ func (s *Server) shutdown() {
 		s.logger.Warn("calls were still running after the grace period")
 		begin(s.grpc.Stop)
 	}
+	s.guard.close()
 	s.endTasks()
 	wait(closing, internal)
 	if s.http.Shutdown(closing) != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/inferencecache/inference-cache/internal/auth"
 )
 
 // keyPair is a certificate on disk. It is read again when its file changes;
@@ -43,7 +45,28 @@ func (s *Server) transportCredentials(f family) (credentials.TransportCredential
 		return nil, err
 	}
 	s.process.tlsEnabled.Set(1)
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get}), nil
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2"}}
+	if s.options.Auth.ClientCAFile == "" {
+		return credentials.NewTLS(config), nil
+	}
+	authorities, err := auth.OpenRoots(s.options.Auth.ClientCAFile, s.logger)
+	if err != nil {
+		return nil, fmt.Errorf("client certificates: %w", err)
+	}
+	config.ClientAuth = tls.RequireAndVerifyClientCert
+	return credentials.NewTLS(withClientAuthorities(config, authorities)), nil
+}
+
+// withClientAuthorities makes each handshake verify clients by the authorities
+// of that time.
+func withClientAuthorities(config *tls.Config, authorities *auth.Roots) *tls.Config {
+	outer := config.Clone()
+	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		current := config.Clone()
+		current.ClientCAs = authorities.Pool()
+		return current, nil
+	}
+	return outer
 }
 
 func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
