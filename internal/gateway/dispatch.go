@@ -253,8 +253,13 @@ func (a *attempt) release() {
 	}
 }
 
-// giveUp relays the last attempt's answer if it has one, else sends fault.
+// giveUp relays the last attempt's answer if it has one, else sends fault. A
+// client that left gets neither, and counts as one that left.
 func (x *exchange) giveUp(last *attempt, fault *apiError) {
+	if x.request.Context().Err() != nil {
+		x.discard(last)
+		panic(http.ErrAbortHandler)
+	}
 	if last == nil {
 		x.reject(fault)
 		return

@@ -351,6 +351,34 @@ func TestClientThatLeaves(t *testing.T) {
 	}
 }
 
+func TestClientThatLeavesBeforeTheAnswer(t *testing.T) {
+	arrived := make(chan struct{})
+	a := newEngine(t, "a", func(e *engine) {
+		e.generate = func(_ http.ResponseWriter, r *http.Request) {
+			close(arrived)
+			<-r.Context().Done()
+		}
+	})
+	f := start(t, gateway.Options{}, a)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/completions", strings.NewReader(streamBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, err := f.client.Do(request); err == nil {
+		_ = response.Body.Close()
+		t.Fatalf("status %d for a client that left", response.StatusCode)
+	}
+	f.idle()
+	if got := f.value("gateway_requests_total", "code", "499"); got != 1 {
+		t.Errorf("%v requests with code 499, want 1", got)
+	}
+}
+
 func TestTimeouts(t *testing.T) {
 	hang := func(_ io.Writer, r *http.Request) { <-r.Context().Done() }
 	t.Run("no first byte", func(t *testing.T) {
