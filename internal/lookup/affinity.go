@@ -21,7 +21,7 @@ func (e *evaluation) fallBack() Reason {
 		return NoHint
 	}
 	inPartition := e.request.Adapter != ""
-	e.candidates = e.view.Candidates(e.candidates[:0], inPartition, true)
+	e.listCandidates(inPartition, true)
 	if len(e.candidates) == 0 {
 		if inPartition && e.out.Serving > 0 {
 			e.out.Gates.add(GateAdapterUnseen)

@@ -37,9 +37,12 @@ type Decision struct {
 
 	// Adapter is the adapter to echo, TokenIDs the prompt's tokens when they
 	// were made here.
-	Adapter   string
-	TokenIDs  []uint32
-	Tokenized Tokenized
+	Adapter string
+	// DeepestKey is the last key that the best replica matched, of a
+	// delivered prefix match.
+	DeepestKey []byte
+	TokenIDs   []uint32
+	Tokenized  Tokenized
 
 	Timings Timings
 
@@ -91,5 +94,5 @@ func (d *Decision) BestMatchedTokens() int32 {
 }
 
 func (d *Decision) reset() {
-	*d = Decision{Ranked: d.Ranked[:0], kept: d.kept[:0]}
+	*d = Decision{Ranked: d.Ranked[:0], kept: d.kept[:0], DeepestKey: d.DeepestKey[:0]}
 }

@@ -18,9 +18,10 @@ func (e *evaluation) find(ctx context.Context) Reason {
 	e.view = e.index.Acquire(e.scope(), e.request.Adapter, e.nowMillis, e.rules.TTLMillis)
 	e.viewHeld = true
 	e.out.Asked = true
-	e.out.Serving = e.view.Serving()
+	e.out.Serving = e.serving()
 
 	e.match(ctx)
+	e.keepAmong()
 	e.out.Timings.Match = e.lap()
 	found := e.rank()
 	e.out.Timings.Rank = e.lap()

@@ -105,6 +105,7 @@ func (e *evaluation) settle(found Reason) Reason {
 		found = e.fallBack()
 		out.Timings.Fallback = e.lap()
 	case PrefixMatch:
+		e.noteDeepest()
 		e.credit()
 	}
 	return found

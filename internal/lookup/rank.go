@@ -66,7 +66,7 @@ func (e *evaluation) rankMatches() {
 func (e *evaluation) rankHot() {
 	d := &e.drafts
 	d.scores = d.scores[:0]
-	e.candidates = e.view.Candidates(e.candidates[:0], e.request.Adapter != "", false)
+	e.listCandidates(e.request.Adapter != "", false)
 	for _, candidate := range e.candidates {
 		stats, ok := e.view.Stats(candidate.Slot)
 		if !ok || !(stats.HitRate >= e.knobs.TenantHotMinHitRate) {

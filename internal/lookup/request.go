@@ -28,6 +28,10 @@ type Request struct {
 	// TTFTMillis is the time to first token the caller asks for; 0 or below
 	// means nothing.
 	TTFTMillis int32
+
+	// Among restricts the answer to these replicas, sorted, as if no others
+	// served; nil = all. Diagnoses of a miss are about the whole index.
+	Among []string
 }
 
 // Form is the part of a request that describes its prompt.
