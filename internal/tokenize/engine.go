@@ -220,7 +220,7 @@ func (e *Engine) ask(ctx context.Context, prompt *Prompt, fields *fieldValues) (
 		return nil, &Error{Reason: ReasonBreakerOpen}
 	}
 	outcome := Reason("")
-	defer func() { e.conclude(endpoint, trial, outcome) }()
+	defer func() { e.conclude(endpoints, endpoint, trial, outcome) }()
 	select {
 	case e.slots <- struct{}{}:
 		defer func() { <-e.slots }()
@@ -265,17 +265,26 @@ func (e *Engine) admit(endpoints []Endpoint) (endpoint Endpoint, trial, ok bool)
 	if !e.breaker.Permits(now) {
 		return Endpoint{}, false, false
 	}
-	endpoint = endpoints[0]
-	for _, other := range endpoints {
-		if !now.Before(e.shunned[other.URL]) {
-			endpoint = other
-			break
-		}
+	endpoint, found := e.soundLocked(endpoints, now)
+	if !found {
+		endpoint = endpoints[0]
 	}
 	return endpoint, e.breaker.Start(now), true
 }
 
-func (e *Engine) conclude(endpoint Endpoint, trial bool, outcome Reason) {
+// soundLocked returns the best endpoint that is not shunned.
+func (e *Engine) soundLocked(endpoints []Endpoint, now time.Time) (Endpoint, bool) {
+	for _, endpoint := range endpoints {
+		if !now.Before(e.shunned[endpoint.URL]) {
+			return endpoint, true
+		}
+	}
+	return Endpoint{}, false
+}
+
+// conclude learns from a call. Calls that fail together on one endpoint count
+// once while another is sound: one engine's death must not blind the fleet.
+func (e *Engine) conclude(endpoints []Endpoint, endpoint Endpoint, trial bool, outcome Reason) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.options.Now()
@@ -284,13 +293,18 @@ func (e *Engine) conclude(endpoint Endpoint, trial bool, outcome Reason) {
 		e.breaker.Success(trial)
 		delete(e.shunned, endpoint.URL)
 	case ReasonTimeout, ReasonFailed, ReasonMalformed:
-		e.breaker.Failure(trial, now)
 		for url, until := range e.shunned {
 			if now.After(until) {
 				delete(e.shunned, url)
 			}
 		}
+		_, known := e.shunned[endpoint.URL]
 		e.shunned[endpoint.URL] = now.Add(e.options.Breaker.OpenFor)
+		if _, left := e.soundLocked(endpoints, now); left && known {
+			e.breaker.Ignore(trial)
+		} else {
+			e.breaker.Failure(trial, now)
+		}
 	default:
 		e.breaker.Ignore(trial)
 	}

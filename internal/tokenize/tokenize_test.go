@@ -5,6 +5,7 @@ package tokenize_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -330,6 +331,34 @@ func TestFailingEngineIsAvoided(t *testing.T) {
 	if diff := cmp.Diff(want, fake.urls); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
+}
+
+// TestOneDyingEngine checks that calls which fail together on one engine leave
+// the others in use.
+func TestOneDyingEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &fakeEngine{answer: func(_ context.Context, url string) (int, string, error) {
+			if strings.HasPrefix(url, "http://a") {
+				time.Sleep(time.Millisecond)
+				return 0, "", errors.New("reset")
+			}
+			return 200, `{"tokens":[1]}`, nil
+		}}
+		engine := newEngine(t, fake, func(o *tokenize.EngineOptions) {
+			o.Endpoints = func(string) []tokenize.Endpoint {
+				return []tokenize.Endpoint{{URL: "http://a"}, {URL: "http://b"}}
+			}
+		})
+		for i := range 5 {
+			go func() {
+				_, _ = engine.Tokenize(t.Context(), prompt(t, false, fmt.Sprintf(`{"prompt":"%d"}`, i)))
+			}()
+		}
+		time.Sleep(2 * time.Millisecond)
+		if _, err := engine.Tokenize(t.Context(), prompt(t, false, `{"prompt":"next"}`)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestRuntimesWithoutMessages(t *testing.T) {
