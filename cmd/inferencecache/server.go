@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,7 @@ import (
 type serverOptions struct {
 	server    server.Options
 	gates     gateOptions
+	auth      serverAuth
 	knobs     ranking.Knobs
 	maxMemory string
 }
@@ -57,6 +59,7 @@ func (o *serverOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&s.ShutdownGrace, "shutdown-grace", 8*time.Second, "how long running calls may go on after a signal")
 	flags.DurationVar(&s.ReadyMaxWait, "ready-max-wait", 10*time.Second, "longest wait for publishers before /readyz says yes; 0 is not at all")
 	flags.IntVar(&s.BlockSize, "engine-block-size", 16, "tokens in a block where no publisher says")
+	o.auth.addFlags(flags)
 	o.addIndexFlags(flags)
 	o.addRankerFlags(flags)
 }
@@ -97,9 +100,6 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 		return err
 	}
 	options := o.server
-	if options.Internal.Gates, err = o.gates.gates(logger); err != nil {
-		return err
-	}
 	if options.Internal.Address == "" || options.Internal.PolicyMaxBytes < 1 {
 		return usagef("--snapshot-bind-address and --policy-max-bytes: expected an address and at least 1")
 	}
@@ -109,6 +109,11 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	release, err := o.admission(&options, os.Getenv)
+	if err != nil {
+		return err
+	}
+	defer release()
 	options.Ranking = &o.knobs
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {

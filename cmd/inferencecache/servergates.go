@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/control"
 	"github.com/inferencecache/inference-cache/internal/gate"
 )
@@ -51,15 +52,9 @@ func (o *gateOptions) validate() error {
 	return nil
 }
 
-// gates builds the gates of the internal listener.
+// gates builds the gates that need no cluster.
 func (o *gateOptions) gates(logger *slog.Logger) (control.Gates, error) {
-	if err := o.validate(); err != nil {
-		return control.Gates{}, err
-	}
-	switch {
-	case o.controllerSA != "":
-		return control.Gates{}, usagef("--allowed-controller-sa: this build cannot review service account tokens; use --internal-token-file")
-	case o.insecure:
+	if o.insecure {
 		logger.Warn("everyone who reaches the internal listener may read the index and replace policy")
 		return control.Gates{Snapshot: gate.Open{}, Policy: gate.Open{}, Probe: gate.Open{}}, nil
 	}
@@ -69,4 +64,26 @@ func (o *gateOptions) gates(logger *slog.Logger) (control.Gates, error) {
 	}
 	read, write := tokens.For(o.controllerAudience), tokens.For(o.policyAudience)
 	return control.Gates{Snapshot: read, Policy: write, Probe: read}, nil
+}
+
+// reviewed builds gates that admit the one service account.
+func (o *gateOptions) reviewed(by auth.Reviewer, metrics *auth.Metrics, logger *slog.Logger) (gates control.Gates, closeAll func()) {
+	reviews := func(endpoint, audience string) *auth.Reviews {
+		return auth.NewReviews(auth.ReviewOptions{
+			Reviewer: by,
+			Audience: audience,
+			Username: o.controllerSA,
+			Endpoint: endpoint,
+			Metrics:  metrics,
+			Logger:   logger,
+		})
+	}
+	snapshot := reviews(auth.EndpointSnapshot, o.controllerAudience)
+	policy := reviews(auth.EndpointPolicy, o.policyAudience)
+	probe := reviews(auth.EndpointProbe, o.controllerAudience)
+	return control.Gates{Snapshot: snapshot, Policy: policy, Probe: probe}, func() {
+		snapshot.Close()
+		policy.Close()
+		probe.Close()
+	}
 }

@@ -52,6 +52,8 @@ type AuthOptions struct {
 	Mode AuthMode
 	// Reviewer judges bearer tokens. Default none.
 	Reviewer auth.Reviewer
+	// Metrics counts reviews. Default a new one in the server's registry.
+	Metrics *auth.Metrics
 	// TokenFile judges them instead of a Reviewer. Default none.
 	TokenFile string
 	// ClientCAFile makes every client show a certificate of these
@@ -124,8 +126,10 @@ func (s *Server) newCallGuard(f family, denied func(ingest.DenyReason)) (*callGu
 	}
 	modes.WithLabelValues(string(o.Mode)).Set(1)
 	anonymous := f.counter("grpc_anonymous_calls_total", "Calls admitted without credentials by permissive authentication.")
-	metrics := auth.NewMetrics(s.options.Registry)
-	warnOfAuth(s.logger, o, s.options.TLSCertFile != "")
+	metrics := o.Metrics
+	if metrics == nil {
+		metrics = auth.NewMetrics(s.options.Registry)
+	}
 	if o.Mode == AuthOff {
 		return nil, nil
 	}
@@ -182,12 +186,14 @@ func (g *callGuard) openTokens(metrics *auth.Metrics, logger *slog.Logger) error
 	return nil
 }
 
-func warnOfAuth(logger *slog.Logger, o AuthOptions, withTLS bool) {
+// warnOfAuth says at the start what the options leave open or shut.
+func (s *Server) warnOfAuth() {
+	logger, o := s.logger, s.options.Auth
 	if o.Mode != AuthRequired {
 		logger.Warn("gRPC takes callers without credentials", "grpc_auth", o.Mode)
 		return
 	}
-	if !withTLS && !o.InsecureTokens {
+	if s.options.TLSCertFile == "" && !o.InsecureTokens {
 		logger.Warn("without TLS, gRPC takes bearer tokens from this machine only")
 	}
 	if o.TokenFile == "" && o.TenantMapFile == "" {

@@ -208,6 +208,7 @@ func (s *Server) Start() error {
 	s.process.up.Set(1)
 	s.logger.Info("serving", "grpc", s.addresses.GRPC.String(), "http", addressText(s.addresses.HTTP),
 		"internal", addressText(s.addresses.Internal), "tls", s.options.TLSCertFile != "")
+	s.warnOfAuth()
 	return nil
 }
 
