@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auth
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// Roots are the certificate authorities of a PEM file, which is read again
+// when it changes. It is safe for concurrent use.
+type Roots struct{ file *watched[*x509.CertPool] }
+
+// OpenRoots reads a PEM file of certificates. logger is told when the file
+// becomes unusable later.
+func OpenRoots(path string, logger *slog.Logger) (*Roots, error) {
+	file, err := watch(path, logger, parseRoots)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authorities: %w", err)
+	}
+	return &Roots{file}, nil
+}
+
+// Pool returns the authorities, which must not be changed.
+func (r *Roots) Pool() *x509.CertPool { return r.file.get() }
+
+func parseRoots(pem []byte) (*x509.CertPool, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, errors.New("no certificate in it")
+	}
+	return roots, nil
+}
