@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 )
@@ -66,9 +67,9 @@ func notFound(message string) *apiError {
 	return &apiError{status: http.StatusNotFound, code: "not_found", message: message}
 }
 
-func modelNotFound() *apiError {
+func modelNotFound(name string) *apiError {
 	return &apiError{status: http.StatusNotFound, code: "model_not_found", param: "model",
-		message: "no replica serves this model"}
+		message: fmt.Sprintf("no replica serves the model %.256q", name)}
 }
 
 func noReadyReplica() *apiError {

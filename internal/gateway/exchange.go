@@ -144,7 +144,7 @@ func (x *exchange) resolveModel() *apiError {
 	case x.fields.model == "":
 		return invalidRequest("model", "model is required, because several are served")
 	default:
-		return modelNotFound()
+		return modelNotFound(x.fields.model)
 	}
 }
 

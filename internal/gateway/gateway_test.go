@@ -350,6 +350,17 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// A path with dots gets the same error as any other unknown path, at once.
+func TestUncleanPathsAreNotRedirected(t *testing.T) {
+	f := start(t, gateway.Options{}, newEngine(t, "a"))
+	f.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for _, path := range []string{"/v1/../reset_prefix_cache", "//v1/models", "/v1/completions/../completions"} {
+		if got := f.do("POST", f.url+path, "{}"); got.status != 404 || !strings.Contains(got.body, `"code":"not_found"`) {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+	}
+}
+
 func TestStaticModels(t *testing.T) {
 	a := newEngine(t, "a", func(e *engine) { e.static, e.models = []string{"static"}, nil })
 	f := start(t, gateway.Options{}, a)

@@ -5,6 +5,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -23,10 +24,18 @@ func (g *Gateway) dataHandler() http.Handler {
 	}
 	mux.Handle("GET /v1/models", g.instrument("models", g.serveModels))
 	mux.Handle("GET /v1/models/{id...}", g.instrument("models", g.serveModel))
-	mux.Handle("/", g.instrument("other", func(w http.ResponseWriter, _ *http.Request) {
+	unknown := g.instrument("other", func(w http.ResponseWriter, _ *http.Request) {
 		notFound("no such endpoint").write(w)
-	}))
-	return mux
+	})
+	mux.Handle("/", unknown)
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		// The mux would answer such paths with a redirect.
+		if path.Clean(request.URL.Path) != request.URL.Path {
+			unknown.ServeHTTP(w, request)
+			return
+		}
+		mux.ServeHTTP(w, request)
+	})
 }
 
 func methodNotAllowed(allowed string) http.HandlerFunc {
@@ -132,7 +141,7 @@ func (g *Gateway) serveModel(w http.ResponseWriter, request *http.Request) {
 			return
 		}
 	}
-	modelNotFound().write(w)
+	modelNotFound(request.PathValue("id")).write(w)
 }
 
 func (g *Gateway) readyModels() ([]model, *apiError) {
