@@ -3,6 +3,7 @@
 package standalone
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/inferencecache/inference-cache/internal/engines"
 )
 
 const (
@@ -141,12 +144,24 @@ func (c *Config) checkUnique() *fault {
 		if engine.Events == NoEvents {
 			continue
 		}
-		if first, ok := sockets[engine.Events]; ok {
-			return &fault{fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("events %s belong to engine %d already: give each engine its own", engine.Events, first)}
+		socket := cmp.Or(engine.Events, engine.usualEvents())
+		if first, ok := sockets[socket]; ok {
+			return &fault{fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("events %s belong to engine %d already: give each engine its own", socket, first)}
 		}
-		sockets[engine.Events] = i
+		sockets[socket] = i
 	}
 	return nil
+}
+
+// usualEvents is where an engine's events are looked for when neither the
+// configuration nor the engine tells.
+func (e *Engine) usualEvents() string {
+	parsed, err := url.Parse(e.URL)
+	if err != nil {
+		return ""
+	}
+	profile, _ := engines.ProfileOf(e.Runtime)
+	return "tcp://" + net.JoinHostPort(parsed.Hostname(), strconv.Itoa(profile.EventsPort))
 }
 
 // endpointProblem says what is wrong with a ZMQ endpoint; empty is right.
@@ -212,7 +227,6 @@ func (e Engine) withDefaults() Engine {
 	}
 	setDefault(&e.Runtime, "vllm")
 	setDefault(&e.Replica, parsed.Host)
-	setDefault(&e.Events, "tcp://"+net.JoinHostPort(parsed.Hostname(), "5557"))
 	setDefault(&e.Ranks, 1)
 	return e
 }

@@ -50,8 +50,8 @@ type Engine struct {
 	Runtime string `yaml:"runtime"`
 	// Model it serves; default what its /v1/models says.
 	Model string `yaml:"model"`
-	// Events is its KV event socket; default tcp://HOST:5557. "none" if it
-	// publishes no events.
+	// Events is its KV event socket; default what the engine tells, else
+	// tcp://HOST:5557. "none" if it publishes no events.
 	Events string `yaml:"events"`
 	// Replay is its replay socket; default none.
 	Replay string `yaml:"replay"`

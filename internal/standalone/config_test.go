@@ -149,7 +149,7 @@ func TestParseEngine(t *testing.T) {
 
 func TestDefaultsFollowTheEngineAddress(t *testing.T) {
 	got := Engine{URL: "http://10.0.0.7:8000/"}.withDefaults()
-	want := Engine{URL: "http://10.0.0.7:8000", Replica: "10.0.0.7:8000", Runtime: "vllm", Events: "tcp://10.0.0.7:5557", Ranks: 1}
+	want := Engine{URL: "http://10.0.0.7:8000", Replica: "10.0.0.7:8000", Runtime: "vllm", Ranks: 1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
