@@ -116,7 +116,7 @@ func (c *indexCollector) collectModels(ch chan<- prometheus.Metric) {
 func (c *indexCollector) collectTenants(ch chan<- prometheus.Metric) {
 	type sums struct{ keys, quota, evicted int64 }
 	byLabel := make(map[string]sums)
-	c.index.EachTenant(func(row index.TenantRow) {
+	c.index.EachQuota(func(row index.TenantRow) {
 		if !row.Rules.Limited && row.QuotaEvicted == 0 {
 			return
 		}
