@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,36 @@ func TestReplicaThatAppears(t *testing.T) {
 	}
 	if got := f.post("/v1/completions", prompt()); got.status != 200 {
 		t.Errorf("status %d after the engine came up: %s", got.status, got.body)
+	}
+}
+
+// TestReplicaThatComesBackDifferent checks that what is known of an engine is
+// asked again after it failed.
+func TestReplicaThatComesBackDifferent(t *testing.T) {
+	before, after := newEngine(t, "a"), newEngine(t, "a", func(e *engine) { e.blockSize = 32 })
+	var restarted, failed atomic.Bool
+	var checks atomic.Int64
+	before.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !restarted.Load():
+			before.ServeHTTP(w, r)
+		case !failed.Swap(true):
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			if r.URL.Path == "/health" {
+				checks.Add(1)
+			}
+			after.ServeHTTP(w, r)
+		}
+	})
+	f := start(t, gateway.Options{Timeouts: gateway.Timeouts{HealthInterval: 50 * time.Millisecond}}, before)
+	if got := f.State().Replicas[0].BlockSize; got != 16 {
+		t.Fatalf("block size %d before the restart", got)
+	}
+	restarted.Store(true)
+	eventually(t, "the new block size is known", func() bool { return f.State().Replicas[0].BlockSize == 32 })
+	if n := checks.Load(); n > 5 {
+		t.Errorf("known only after %d checks", n)
 	}
 }
 

@@ -47,7 +47,7 @@ type upstream struct {
 	// The rest belongs to the watching goroutine.
 	ready, seen         bool
 	failures, successes int
-	checks              int
+	checks              int // successful ones since the last failure
 }
 
 func newUpstream(replica Replica, transport http.RoundTripper) (*upstream, error) {
@@ -117,6 +117,7 @@ func (g *Gateway) check(ctx context.Context, u *upstream) {
 	if err != nil {
 		u.successes = 0
 		u.failures++
+		u.checks = 0 // it may come back with another configuration
 		if u.ready && u.failures >= failuresOut {
 			g.setReady(u, false, err)
 		}
