@@ -48,9 +48,9 @@ func TestBreaker(t *testing.T) {
 			ask(client.Unavailable, call+1)
 		}
 		ask(client.BreakerOpen, 5)
-		time.Sleep(2*time.Second - 1)
+		time.Sleep(2*time.Second - time.Nanosecond)
 		ask(client.BreakerOpen, 5)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		ask(client.Unavailable, 6)
 		ask(client.BreakerOpen, 6)
 		if got := c.Breaker(); got != client.BreakerOpened {
@@ -97,6 +97,8 @@ func TestBreakerCounts(t *testing.T) {
 	}{
 		"calls without an answer in time":          {hang, time.Hour, true},
 		"callers with less time than the client":   {hang, time.Millisecond, false},
+		"servers that keep the callers' deadlines": {(&switchable{code: codes.DeadlineExceeded}).conn(), time.Millisecond, false},
+		"servers that give up by themselves":       {(&switchable{code: codes.DeadlineExceeded}).conn(), time.Hour, true},
 		"wrong credentials":                        {(&switchable{code: codes.Unauthenticated}).conn(), time.Hour, true},
 		"requests too large":                       {(&switchable{code: codes.ResourceExhausted}).conn(), time.Hour, false},
 		"answers that the server took too long":    {says("TIMEOUT"), time.Hour, false},

@@ -98,7 +98,7 @@ func (c *Client) lookup(ctx context.Context, request *Request, begin time.Time) 
 	defer cancel()
 	answer, err := c.index.LookupRoute(callCtx, request.wire())
 	if err != nil {
-		reason, how := judge(err, ctx.Err(), callCtx.Err())
+		reason, how := judge(err, ctx, callCtx)
 		c.finish(ticket, how, reason, err)
 		return Result{Reason: reason, Err: fmt.Errorf("look up route: %w", err)}
 	}
@@ -110,18 +110,20 @@ func (c *Client) lookup(ctx context.Context, request *Request, begin time.Time) 
 	return result
 }
 
-// judge says what a failed call means, to the caller and to the breaker.
-// callerErr is how the caller's context ended, callErr how the call's did.
-func judge(err, callerErr, callErr error) (Reason, outcome) {
-	if callerErr != nil {
-		return endedBy(callerErr), silence
+// judge says what a failed call means, to the caller and to the breaker. ctx is
+// the caller's, callCtx the call's.
+func judge(err error, ctx, callCtx context.Context) (Reason, outcome) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return Canceled, silence
 	}
-	if callErr != nil {
+	code := status.Code(err)
+	if callCtx.Err() != nil || code == codes.DeadlineExceeded {
+		if hurried(ctx, callCtx) {
+			return ClientTimeout, silence
+		}
 		return ClientTimeout, failure
 	}
-	switch status.Code(err) {
-	case codes.DeadlineExceeded:
-		return ClientTimeout, failure
+	switch code {
 	case codes.InvalidArgument, codes.ResourceExhausted:
 		// This request was refused; others may pass.
 		return Rejected, silence
@@ -130,6 +132,14 @@ func judge(err, callerErr, callErr error) (Reason, outcome) {
 	default:
 		return Unavailable, failure
 	}
+}
+
+// hurried reports whether the caller left the call less time than the Client
+// does.
+func hurried(ctx, callCtx context.Context) bool {
+	callers, ok := ctx.Deadline()
+	calls, _ := callCtx.Deadline()
+	return ok && !callers.After(calls)
 }
 
 func endedBy(contextErr error) Reason {

@@ -41,7 +41,8 @@ type Request struct {
 	Adapter string
 
 	// Chain is the prompt's blocks. It decides when it is not empty, unless
-	// the tenant's policy turns chain matching off.
+	// the tenant's policy turns chain matching off. Without it and all below,
+	// only warm replicas can be named.
 	Chain Chain
 	// PrefixHash and PrefixTokens name one whole prefix by an engine's own
 	// hash, matched exactly.
