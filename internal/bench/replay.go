@@ -3,7 +3,7 @@
 package bench
 
 import (
-	"strconv"
+	"fmt"
 
 	"github.com/inferencecache/inference-cache/internal/index"
 )
@@ -53,7 +53,7 @@ func (c *Corpus) steps(startMillis int64) []step {
 func replicaNames(n int) []string {
 	out := make([]string, n)
 	for i := range out {
-		out[i] = "replica-" + strconv.Itoa(i)
+		out[i] = fmt.Sprintf("replica-%05d", i)
 	}
 	return out
 }

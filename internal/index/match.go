@@ -2,7 +2,10 @@
 
 package index
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // matcher is the scratch of one match: the replicas whose runs go on, sorted
 // by slot like the holders of a set. A run is kept as a holder that stands for
@@ -10,16 +13,19 @@ import "math"
 // time: where slot and tier agree, one comparison of words brings it up to
 // date.
 type matcher struct {
-	runs   []holder
-	places []int32 // of runs: their place among the matches
-	limits []limit // by place
-	warm   uint64
-}
+	scope    *scope
+	part     *partition
+	now, ttl int64
 
-// limit is what a replica's session does for the age of its memberships.
-type limit struct {
-	floor  int64  // the last heartbeat
-	oldest holder // a membership stored before is not fresh
+	runs []holder
+	// seeds are the runs' slots as they began; a seed's place is its match's.
+	seeds []uint16
+	// oldest is what a membership must not be older than to be fresh, unless
+	// its replica has had a heartbeat since.
+	oldest holder
+	// sets are those of the blocks from a window on.
+	sets [lastWindow]uint32
+	warm uint64
 }
 
 // MatchChain appends the leading runs of a chain to dst, one for each replica
@@ -35,87 +41,66 @@ func (v *View) MatchChain(dst []Match, keys Keys, counts Tokens) []Match {
 		return dst
 	}
 	m := v.x.matches.Get().(*matcher)
+	m.scope, m.part, m.now, m.ttl = v.scope, v.part, v.now, v.ttl
 	base := len(dst)
-	dst = m.chain(v, dst, keys, counts)
+	dst = m.chain(dst, keys, counts)
+	m.scope, m.part = nil, nil
 	v.x.matches.Put(m)
 	return withTokens(dst, base)
 }
 
 // withTokens drops matches without tokens.
 func withTokens(dst []Match, base int) []Match {
-	kept := dst[:base]
-	for _, d := range dst[base:] {
-		if d.Tokens > 0 {
-			kept = append(kept, d)
-		}
+	none := func(d Match) bool { return d.Tokens <= 0 }
+	first := slices.IndexFunc(dst[base:], none)
+	if first < 0 {
+		return dst
 	}
-	return kept
+	return dst[:base+first+len(slices.DeleteFunc(dst[base+first:], none))]
 }
 
-func (m *matcher) chain(v *View, dst []Match, keys Keys, counts Tokens) []Match {
-	p, n, base := v.part, keys.Len(), len(dst)
-	set := uint32(0)
+func (m *matcher) chain(dst []Match, keys Keys, counts Tokens) []Match {
+	base, p := len(dst), m.part
 	m.runs = m.runs[:0]
-	sum, step := int64(0), int64(counts.Step)
-	ahead, window := 0, firstWindow
-	i := 0
-	for ; i < n; i++ {
-		if i == ahead {
-			ahead = m.touch(p, keys, i, window)
-			window = min(2*window, lastWindow)
+	set, sum, step := uint32(0), int64(0), int64(counts.Step)
+	from := 0
+	for window := firstWindow; ; window = min(2*window, lastWindow) {
+		window = min(window, keys.Len()-from)
+		found := m.resolve(p, keys, from, window)
+		for i, next := range m.sets[:found] {
+			if next != set {
+				r := record(p.sets.words(next))
+				if set == 0 {
+					dst = m.seed(dst, r)
+				} else {
+					m.intersect(dst[base:], r.list(), int32(from+i), sum)
+				}
+				if len(m.runs) == 0 {
+					return dst
+				}
+				set = next
+			}
+			if len(counts.Counts) > 0 {
+				step = int64(counts.Counts[from+i])
+			}
+			sum += step
 		}
-		if i > 0 && keys.repeats(i) {
+		from += found
+		if found < window || from == keys.Len() {
 			break
 		}
-		e := p.entryAt(keys, i)
-		if e == nil {
-			break
-		}
-		if e.set != set {
-			r := record(p.sets.words(e.set))
-			if set == 0 {
-				dst = m.seed(v, dst, r)
-			} else {
-				m.intersect(dst[base:], r.list(), int32(i), sum)
-			}
-			if len(m.runs) == 0 {
-				break
-			}
-			set = e.set
-		}
-		if len(counts.Counts) > 0 {
-			step = int64(counts.Counts[i])
-		}
-		sum += step
 	}
-	for j := range m.runs {
-		m.finish(dst[base:], j, int32(i), sum)
+	place := 0
+	for _, run := range m.runs {
+		for m.seeds[place] != run.slot() {
+			place++
+		}
+		m.finish(&dst[base+place], run, int32(from), sum)
 	}
 	return dst
 }
 
-// repeats says whether a key equals the one before it.
-func (k Keys) repeats(i int) bool {
-	if k.Long == nil {
-		return k.Short[i] == k.Short[i-1]
-	}
-	return string(k.Long[i]) == string(k.Long[i-1])
-}
-
-// entryAt returns the entry of key i, or nil.
-func (p *partition) entryAt(keys Keys, i int) *entry {
-	if keys.Long == nil {
-		word := keys.Short[i]
-		return p.short.find(p.short.hash(word), word)
-	}
-	k, ok := p.ref(keys, i)
-	if !ok {
-		return nil
-	}
-	return p.lookup(k)
-}
-
-// Windows of touch, in keys: most chains miss early, long ones profit from
+// Windows of resolve, in keys: most chains miss early, long ones profit from
 // reading far ahead.
 const (
 	firstWindow = 8
@@ -124,98 +109,157 @@ const (
 	nearSegments = 4
 )
 
-// touch fetches the places of the next keys from memory, all at once, and
-// returns where that ends.
-func (m *matcher) touch(p *partition, keys Keys, from, window int) int {
-	if keys.Long != nil || len(p.short.dir) <= nearSegments {
-		return math.MaxInt
+// resolve fills sets with those of the next keys, up to the first that is
+// absent or repeats the one before it, and returns how many. The places of
+// all keys are read first, so that their misses overlap.
+func (m *matcher) resolve(p *partition, keys Keys, from, window int) (found int) {
+	if keys.Long != nil {
+		return m.resolveLong(p, keys.Long, from, window)
 	}
-	to := min(from+window, len(keys.Short))
-	sum := uint64(0)
-	for _, word := range keys.Short[from:to] {
-		sum += p.short.touch(p.short.hash(word))
+	words, t := keys.Short[from:from+window], &p.short
+	if len(t.dir) > nearSegments {
+		sum := uint64(0)
+		for _, word := range words {
+			sum += t.touch(t.hash(word))
+		}
+		m.warm += sum
 	}
-	m.warm += sum
-	return to
+	for i, word := range words {
+		if i+from > 0 && word == keys.Short[from+i-1] {
+			return i
+		}
+		e := t.find(t.hash(word), word)
+		if e == nil {
+			return i
+		}
+		m.sets[i] = e.set
+	}
+	return len(words)
 }
 
-// seed starts a run for every fresh holder of the first key.
-func (m *matcher) seed(v *View, dst []Match, r record) []Match {
-	m.runs, m.places, m.limits = m.runs[:0], m.places[:0], m.limits[:0]
+func (m *matcher) resolveLong(p *partition, keys [][]byte, from, window int) int {
+	all := Keys{Long: keys}
+	for i := range window {
+		if at := from + i; at > 0 && string(keys[at]) == string(keys[at-1]) {
+			return i
+		}
+		k, ok := p.ref(all, from+i)
+		if !ok {
+			return i
+		}
+		e := p.lookup(k)
+		if e == nil {
+			return i
+		}
+		m.sets[i] = e.set
+	}
+	return window
+}
+
+// seed starts a run for every fresh holder of the first key and makes room
+// for their matches, which end fills in.
+func (m *matcher) seed(dst []Match, r record) []Match {
+	m.runs, m.seeds = m.runs[:0], m.seeds[:0]
+	m.oldest = holder(max(m.now-m.ttl+1, 0))
 	for _, w := range r.list() {
 		h := holder(w)
-		st := &v.scope.slots[h.slot()]
-		if st.state != slotLive || st.member.silent {
+		st := &m.scope.slots[h.slot()]
+		if st.state != slotLive || st.member.silent || !m.fresh(h) {
 			continue
 		}
-		l := limit{floor: st.member.beat.Load()}
-		if v.now-l.floor >= v.ttl {
-			l.oldest = holder(max(v.now-v.ttl+1, 0))
-		}
-		if h&seenMask < l.oldest {
-			continue
-		}
-		m.places = append(m.places, int32(len(m.runs)))
 		m.runs = append(m.runs, h)
-		m.limits = append(m.limits, l)
-		dst = append(dst, Match{Replica: st.member.name, Slot: uint32(h.slot())})
+		m.seeds = append(m.seeds, h.slot())
 	}
-	return dst
+	dst = slices.Grow(dst, len(m.runs))
+	return dst[:len(dst)+len(m.runs)]
+}
+
+// fresh says whether a membership counts.
+func (m *matcher) fresh(h holder) bool {
+	return h&seenMask >= m.oldest || m.now-m.scope.slots[h.slot()].member.beat.Load() < m.ttl
 }
 
 // intersect ends the runs of replicas that do not freshly hold block i.
 func (m *matcher) intersect(matches []Match, list []uint64, i int32, sum int64) {
-	runs, kept, j := m.runs, 0, 0
-	for n, run := range runs {
-		for j < len(list) && holder(list[j])>>slotShift < run>>slotShift {
+	n := m.align(list)
+	if n == len(m.runs) {
+		return
+	}
+	runs := m.runs
+	j, kept := n, n
+	for n < len(runs) && j < len(list) {
+		run, h := runs[n], holder(list[j])
+		switch {
+		case h>>slotShift < run>>slotShift:
 			j++
+			continue
+		case h>>slotShift == run>>slotShift && m.fresh(h):
+			runs[kept] = packHolder(run.slot(), max(run.tier(), h.tier()), min(run.seen(), h.seen()))
+			j++
+			kept++
+		default:
+			m.end(matches, run, i, sum)
 		}
-		if j == len(list) {
-			for ; n < len(runs); n++ {
-				m.finish(matches, n, i, sum)
-			}
-			break
-		}
-		h := holder(list[j])
-		if h != run {
-			switch merged, ok := m.merge(run, h, m.places[n]); {
-			case !ok:
-				m.finish(matches, n, i, sum)
-				continue
-			default:
-				run = merged
-			}
-		}
-		if kept != n {
-			m.places[kept] = m.places[n]
-		}
-		runs[kept] = run
-		kept++
+		n++
+		same := m.shift(runs[n:], list[j:], kept)
+		n, j, kept = n+same, j+same, kept+same
+	}
+	for ; n < len(runs); n++ {
+		m.end(matches, runs[n], i, sum)
 	}
 	m.runs = runs[:kept]
 }
 
-// merge adds a membership to a run; ok is false when it ends the run.
-func (m *matcher) merge(run, h holder, place int32) (merged holder, ok bool) {
-	switch {
-	case (h^run)>>seenBits == 0: // same slot and tier
-		merged = min(run, h)
-	case h>>slotShift != run>>slotShift:
-		return run, false
-	default:
-		merged = packHolder(run.slot(), max(run.tier(), h.tier()), min(run.seen(), h.seen()))
+// shift is align for runs that move down to a place.
+func (m *matcher) shift(runs []holder, list []uint64, to int) int {
+	list = list[:min(len(list), len(runs))]
+	out := m.runs[to:][:len(list)]
+	runs = runs[:len(list)]
+	for n, word := range list {
+		h, run := holder(word), runs[n]
+		if (h^run)>>seenBits != 0 || h&seenMask < m.oldest {
+			return n
+		}
+		out[n] = min(run, h)
 	}
-	return merged, merged&seenMask >= m.limits[place].oldest
+	return len(list)
 }
 
-// finish writes run n with a length and its tokens.
-func (m *matcher) finish(matches []Match, n int, blocks int32, sum int64) {
-	place := m.places[n]
-	d := &matches[place]
+// align brings runs up to date as long as the holders of a set are the same
+// replicas in the same tiers, and returns how many. Mostly that is all.
+func (m *matcher) align(list []uint64) int {
+	runs := m.runs
+	if len(list) > len(runs) {
+		list = list[:len(runs)]
+	}
+	runs = runs[:len(list)]
+	for n, word := range list {
+		h, run := holder(word), runs[n]
+		if (h^run)>>seenBits != 0 || h&seenMask < m.oldest {
+			return n
+		}
+		if h < run {
+			runs[n] = h
+		}
+	}
+	return len(list)
+}
+
+// end finishes a run before the others.
+func (m *matcher) end(matches []Match, run holder, blocks int32, sum int64) {
+	place, _ := slices.BinarySearch(m.seeds, run.slot())
+	m.finish(&matches[place], run, blocks, sum)
+}
+
+// finish writes the match of a run with a length and its tokens.
+func (m *matcher) finish(d *Match, run holder, blocks int32, sum int64) {
+	member := m.scope.slots[run.slot()].member
+	d.Replica = member.name
+	d.Slot = uint32(run.slot())
 	d.Blocks = blocks
 	d.Tokens = int32(min(max(sum, 0), math.MaxInt32))
-	d.LastSeenMillis = max(m.runs[n].seen(), m.limits[place].floor)
-	d.Tier = m.runs[n].tier()
+	d.LastSeenMillis = max(run.seen(), member.beat.Load())
+	d.Tier = run.tier()
 }
 
 // MatchExact appends the fresh holders of the first key to dst, in the order
