@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net"
 	"strings"
 	"time"
 
@@ -13,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/inferencecache/inference-cache/internal/credential"
 	"github.com/inferencecache/inference-cache/internal/gateway"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
@@ -24,6 +26,8 @@ type gatewayOptions struct {
 	replicas  []string
 	index     string
 	tokenizer string
+
+	credentials credential.Options
 }
 
 func (c *cli) newGatewayCommand() *cobra.Command {
@@ -59,6 +63,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics, /debug/state and /debug/explain")
 	flags.StringArrayVar(&o.replicas, "replica", nil, "a replica, see above; may be repeated")
 	flags.StringVar(&o.index, "index", "", "gRPC address of the server; without it every request goes by load")
+	addCredentialFlags(flags, &o.credentials)
 	flags.StringVar(&g.Tenant, "tenant", "local", "tenant of the replicas' blocks in the index: their namespace in Kubernetes")
 	flags.StringVar(&g.Policy, "policy", routing.PolicyHint, "how to choose: "+strings.Join(routing.PolicyNames(), ", "))
 	flags.StringVar(&g.Fallback, "fallback", routing.PolicyLeastLoad, "policy for requests without a usable hint")
@@ -88,6 +93,24 @@ func (o *gatewayOptions) addTimeouts(flags *pflag.FlagSet) {
 	flags.DurationVar(&t.ShutdownGrace, "shutdown-grace", 3*time.Second, "how long running requests may go on after that")
 }
 
+// dialIndex connects to the index with the credentials of the flags.
+func (o *gatewayOptions) dialIndex(logger *slog.Logger) (*grpc.ClientConn, error) {
+	o.credentials.Logger = logger
+	client, err := credential.Open(o.credentials)
+	if err != nil {
+		return nil, err
+	}
+	hostPort := o.index[strings.LastIndexByte(o.index, '/')+1:] // without a resolver's name
+	host, _, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		host = hostPort
+	}
+	if err := client.Check(host); err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(o.index, client.DialOptions(host)...)
+}
+
 func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 	logger, err := c.logger()
 	if err != nil {
@@ -112,7 +135,7 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 		options.Replicas = append(options.Replicas, replica)
 	}
 	if o.index != "" {
-		connection, err := grpc.NewClient(o.index, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		connection, err := o.dialIndex(logger)
 		if err != nil {
 			return usagef("--index %q: %w", o.index, err)
 		}

@@ -63,10 +63,7 @@ func (o *publisherOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&p.PodUID, "pod-uid", os.Getenv("POD_UID"), "part of the incarnation")
 
 	flags.StringSliceVar(&o.sidecar.Servers, "server", nil, "host:port of a server, or dns:///host:port for all behind a name; may be repeated")
-	flags.StringVar(&o.sidecar.CAFile, "server-ca-file", "", "certificate authority of the servers; switches TLS on")
-	flags.StringVar(&o.sidecar.ServerName, "server-name", "", "name in the servers' certificates (default the host)")
-	flags.StringVar(&o.sidecar.TokenFile, "token-file", "", "bearer token, read again for every call")
-	flags.BoolVar(&o.sidecar.InsecureToken, "insecure-token-transport", false, "send the token without TLS beyond loopback")
+	addCredentialFlags(flags, &o.sidecar.Credentials)
 
 	flags.StringVar(&o.sidecar.HTTPAddress, "metrics-bind-address", ":9095", "address of health, status and metrics; empty is none")
 	flags.BoolVar(&o.sidecar.KeepRunning, "no-exit", false, "stay alive, unready, where options are wrong")

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/inferencecache/inference-cache/internal/credential"
 	"github.com/inferencecache/inference-cache/internal/publisher"
 )
 
@@ -31,16 +31,8 @@ type Options struct {
 	Resolver Resolver
 	// HTTPAddress serves health and metrics. Default none.
 	HTTPAddress string
-	// CAFile switches TLS to servers on and verifies them, default off.
-	CAFile string
-	// ServerName is the name in their certificates. Default the host of the
-	// address.
-	ServerName string
-	// TokenFile holds the bearer token, read again for every call. Default
-	// none.
-	TokenFile string
-	// InsecureToken sends it without TLS beyond loopback, default false.
-	InsecureToken bool
+	// Credentials are shown to servers and check them. Default none.
+	Credentials credential.Options
 	// KeepRunning makes Run wait for its context where options are wrong,
 	// unready but alive. Default false.
 	KeepRunning bool
@@ -70,24 +62,27 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// check finds the first fault and returns the servers.
-func (o Options) check() ([]address, error) {
+// check finds the first fault and returns the servers and the credentials for
+// them.
+func (o Options) check() ([]address, *credential.Client, error) {
 	if o.Fault != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOptions, o.Fault)
+		return nil, nil, fmt.Errorf("%w: %w", ErrOptions, o.Fault)
 	}
 	addresses, err := parseServers(o.Servers)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if o.TokenFile == "" || o.CAFile != "" || o.InsecureToken {
-		return addresses, nil
+	o.Credentials.Logger = o.Logger
+	client, err := credential.Open(o.Credentials)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	for _, a := range addresses {
-		if !a.loopback() {
-			return nil, fmt.Errorf("%w: server %s: a token needs TLS or loopback", ErrOptions, a)
+		if err := client.Check(a.host); err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrOptions, err)
 		}
 	}
-	return addresses, nil
+	return addresses, client, nil
 }
 
 // address is one entry of Options.Servers.
@@ -98,11 +93,6 @@ type address struct {
 }
 
 func (a address) String() string { return net.JoinHostPort(a.host, a.port) }
-
-func (a address) loopback() bool {
-	ip, err := netip.ParseAddr(a.host)
-	return a.host == "localhost" || err == nil && ip.IsLoopback()
-}
 
 func parseServers(list []string) ([]address, error) {
 	if len(list) == 0 {

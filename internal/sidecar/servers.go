@@ -4,22 +4,16 @@ package sidecar
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/inferencecache/inference-cache/internal/credential"
 	"github.com/inferencecache/inference-cache/internal/publisher"
 )
 
@@ -37,8 +31,10 @@ type servers struct {
 	addresses []address
 	resolver  Resolver
 	dial      func(target, host string) (*grpc.ClientConn, error)
-	adopt     func([]publisher.Target)
-	logger    *slog.Logger
+	// authorization returns what calls show, "" without a token.
+	authorization func() (string, error)
+	adopt         func([]publisher.Target)
+	logger        *slog.Logger
 
 	conns map[string]*grpc.ClientConn // by host:port
 	known map[address][]string        // the newest answer of each name
@@ -127,7 +123,7 @@ func (s *servers) targets() []publisher.Target {
 	slices.Sort(names)
 	targets := make([]publisher.Target, len(names))
 	for i, name := range names {
-		targets[i] = publisher.NewGRPCTarget(name, s.conns[name])
+		targets[i] = renewingTarget{publisher.NewGRPCTarget(name, s.conns[name]), s.authorization}
 	}
 	return targets
 }
@@ -138,64 +134,17 @@ func (s *servers) close() {
 	}
 }
 
-// dialer returns how to connect under the options' security.
-func dialer(o Options) (func(target, host string) (*grpc.ClientConn, error), error) {
-	var roots *x509.CertPool
-	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("%w: CA file: %w", ErrOptions, err)
-		}
-		roots = x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: CA file %s: no certificate in it", ErrOptions, o.CAFile)
-		}
-	}
+// dialer returns how to connect with the credentials of this process.
+func dialer(client *credential.Client) func(target, host string) (*grpc.ClientConn, error) {
 	return func(target, host string) (*grpc.ClientConn, error) {
-		options := []grpc.DialOption{
-			grpc.WithTransportCredentials(transport(roots, o.ServerName, host)),
+		options := append(client.DialOptions(host),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 				MinConnectTimeout: 3 * time.Second,
 			}),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 			grpc.WithNoProxy(),
-		}
-		if o.TokenFile != "" {
-			options = append(options, grpc.WithPerRPCCredentials(fileToken{
-				path: o.TokenFile,
-				open: roots == nil,
-			}))
-		}
+		)
 		return grpc.NewClient("passthrough:///"+target, options...)
-	}, nil
-}
-
-func transport(roots *x509.CertPool, serverName, host string) credentials.TransportCredentials {
-	if roots == nil {
-		return insecure.NewCredentials()
 	}
-	if serverName == "" {
-		serverName = host
-	}
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: serverName})
 }
-
-// fileToken is a bearer token that is read for every call.
-type fileToken struct {
-	path string
-	// open allows it to travel without TLS.
-	open bool
-}
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (f fileToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := os.ReadFile(f.path)
-	if err != nil {
-		return nil, fmt.Errorf("token file: %w", err)
-	}
-	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(token))}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (f fileToken) RequireTransportSecurity() bool { return !f.open }

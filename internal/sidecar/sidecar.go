@@ -59,11 +59,7 @@ func (s *Sidecar) build() error {
 	info.WithLabelValues(build.Version, build.Commit, build.GoVersion, "publisher").Set(1)
 	o.Registry.MustRegister(info)
 
-	addresses, err := o.check()
-	if err != nil {
-		return err
-	}
-	dial, err := dialer(o)
+	addresses, client, err := o.check()
 	if err != nil {
 		return err
 	}
@@ -76,13 +72,14 @@ func (s *Sidecar) build() error {
 		return fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	s.servers = &servers{
-		addresses: addresses,
-		resolver:  o.Resolver,
-		dial:      dial,
-		adopt:     s.pub.SetTargets,
-		logger:    o.Logger,
-		conns:     map[string]*grpc.ClientConn{},
-		known:     map[address][]string{},
+		addresses:     addresses,
+		resolver:      o.Resolver,
+		dial:          dialer(client),
+		authorization: client.Authorization,
+		adopt:         s.pub.SetTargets,
+		logger:        o.Logger,
+		conns:         map[string]*grpc.ClientConn{},
+		known:         map[address][]string{},
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/inferencecache/inference-cache/internal/credential"
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/publisher"
@@ -267,7 +268,7 @@ func TestTokenTravelsOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := start(t, Options{
-		Publisher: config(t), Servers: []string{server}, CAFile: ca, ServerName: "index.example", TokenFile: token,
+		Publisher: config(t), Servers: []string{server}, Credentials: credential.Options{CAFile: ca, ServerName: "index.example", TokenFile: token},
 	})
 	eventually(t, "a session", func() bool { return len(live(s)) == 1 })
 	if got := <-tokens; got != "Bearer secret" {
@@ -278,7 +279,7 @@ func TestTokenTravelsOverTLS(t *testing.T) {
 func TestServerOfAnotherName(t *testing.T) {
 	certificate, ca := selfSigned(t, "index.example")
 	server := startServer(t, "127.0.0.1:0", grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
-	s, _ := start(t, Options{Publisher: config(t), Servers: []string{server}, CAFile: ca, ServerName: "other.example"})
+	s, _ := start(t, Options{Publisher: config(t), Servers: []string{server}, Credentials: credential.Options{CAFile: ca, ServerName: "other.example"}})
 	eventually(t, "a refused certificate", func() bool {
 		ranks := s.pub.Status().Ranks
 		return len(ranks) == 1 && len(ranks[0].Servers) == 1 && strings.Contains(ranks[0].Servers[0].LastError, "certificate")
@@ -299,11 +300,11 @@ func TestOptionsAreChecked(t *testing.T) {
 		"a server without a port":     {Options{Publisher: good, Servers: []string{"h"}}, "host:port or dns:///host:port expected"},
 		"a name without a port":       {Options{Publisher: good, Servers: []string{"dns:///h"}}, "host:port or dns:///host:port expected"},
 		"a publisher without a name":  {Options{Publisher: publisher.Config{}, Servers: []string{"h:1"}}, "replica: a name is needed"},
-		"an absent CA":                {Options{Publisher: good, Servers: []string{"h:1"}, CAFile: "/nonexistent"}, "CA file"},
-		"a CA that is none":           {Options{Publisher: good, Servers: []string{"h:1"}, CAFile: "sidecar_test.go"}, "no certificate in it"},
-		"a token in the clear":        {Options{Publisher: good, Servers: []string{"h:1"}, TokenFile: "t"}, "a token needs TLS or loopback"},
-		"a token in the clear, meant": {Options{Publisher: good, Servers: []string{"h:1"}, TokenFile: "t", InsecureToken: true}, ""},
-		"a token over loopback":       {Options{Publisher: good, Servers: []string{"127.0.0.1:1", "localhost:1", "[::1]:1"}, TokenFile: "t"}, ""},
+		"an absent CA":                {Options{Publisher: good, Servers: []string{"h:1"}, Credentials: credential.Options{CAFile: "/nonexistent"}}, "/nonexistent"},
+		"a CA that is none":           {Options{Publisher: good, Servers: []string{"h:1"}, Credentials: credential.Options{CAFile: "sidecar_test.go"}}, "no certificate in it"},
+		"a token in the clear":        {Options{Publisher: good, Servers: []string{"h:1"}, Credentials: credential.Options{TokenFile: "t"}}, "a token needs TLS or loopback"},
+		"a token in the clear, meant": {Options{Publisher: good, Servers: []string{"h:1"}, Credentials: credential.Options{TokenFile: "t", InsecureToken: true}}, ""},
+		"a token over loopback":       {Options{Publisher: good, Servers: []string{"127.0.0.1:1", "localhost:1", "[::1]:1"}, Credentials: credential.Options{TokenFile: "t"}}, ""},
 		"the caller's fault":          {Options{Publisher: good, Servers: []string{"h:1"}, Fault: errors.New("bad flag")}, "bad flag"},
 	}
 	for name, tc := range tests {
