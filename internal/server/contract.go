@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/inferencecache/inference-cache/internal/index"
-	"github.com/inferencecache/inference-cache/internal/lookup"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
@@ -40,8 +39,13 @@ func (c *contract) PublishEvent(ctx context.Context, event *pb.CacheEvent) (*pb.
 
 // GetCacheState implements pb.InferenceCacheServer.
 func (c *contract) GetCacheState(ctx context.Context, in *pb.GetCacheStateRequest) (*pb.GetCacheStateResponse, error) {
-	rows, keys := c.server.index.CacheState(c.server.guard.visibleTenant(ctx, in.GetTenantId()), in.GetModelId())
-	response := &pb.GetCacheStateResponse{Summary: &pb.CacheSummary{TotalPrefixes: keys}}
+	s, model := c.server, in.GetModelId()
+	tenant := s.guard.visibleTenant(ctx, in.GetTenantId())
+	rows, keys := s.index.CacheState(tenant, model)
+	response := &pb.GetCacheStateResponse{Summary: &pb.CacheSummary{
+		TotalPrefixes: keys,
+		HotPrefixes:   s.hot.of(tenant, model, s.options.Now().UnixMilli()),
+	}}
 	for _, row := range rows {
 		response.Replicas = append(response.Replicas, renderStats(row))
 	}
@@ -58,26 +62,4 @@ func renderStats(row index.ReplicaStatsRow) *pb.ReplicaStats {
 		T2HitTokens:      row.Stats.T2HitTokens,
 		T2QueryTokens:    row.Stats.T2QueryTokens,
 	}
-}
-
-// RenderTemplate implements pb.InferenceCacheServer. No templates are ever
-// delivered, so the answer is OK and empty.
-func (c *contract) RenderTemplate(context.Context, *pb.RenderTemplateRequest) (*pb.RenderTemplateResponse, error) {
-	return &pb.RenderTemplateResponse{ReasonCode: "OK"}, nil
-}
-
-// LookupPDRoute implements pb.InferenceCacheServer. No topologies are ever
-// delivered, so there is never a hint.
-func (c *contract) LookupPDRoute(context.Context, *pb.LookupPDRouteRequest) (*pb.LookupPDRouteResponse, error) {
-	return &pb.LookupPDRouteResponse{ReasonCode: string(lookup.NoHint)}, nil
-}
-
-// StreamCacheEvents implements pb.InferenceCacheServer. It ends at once.
-func (c *contract) StreamCacheEvents(*pb.StreamEventsRequest, pb.InferenceCache_StreamCacheEventsServer) error {
-	return nil
-}
-
-// StreamMetrics implements pb.InferenceCacheServer. It ends at once.
-func (c *contract) StreamMetrics(*pb.StreamMetricsRequest, pb.InferenceCache_StreamMetricsServer) error {
-	return nil
 }

@@ -46,9 +46,13 @@ func newEpoch() string {
 	return hex.EncodeToString(epoch[:])
 }
 
-// followPolicies makes the index enforce its part of each policy view.
+// followPolicies makes the index enforce its part of each policy view, and
+// takes over its templates.
 func (s *Server) followPolicies() {
-	s.policies.Enforce(func(view *policy.View) { s.index.SetRules(view.Rules()) })
+	s.policies.Enforce(func(view *policy.View) {
+		s.index.SetRules(view.Rules())
+		s.deliverTemplates(view)
+	})
 }
 
 // newInternalServer builds the listener a controller talks to.

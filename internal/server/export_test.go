@@ -19,3 +19,18 @@ func (s *Server) Sweep() { s.sweep(context.Background()) }
 
 // Ingest takes in contract updates without gRPC.
 func (s *Server) Ingest() *ingest.Contract { return s.ingest }
+
+// SetExtensions puts extensions in force, as a push by the controller would.
+func (s *Server) SetExtensions(extensions *policy.ExtensionSet) {
+	s.policies.ReplaceExtensions(extensions)
+}
+
+// ReloadTemplates looks at the templates' directory now.
+func (s *Server) ReloadTemplates() { s.reloadTemplates("") }
+
+// EventBuffer is how many events wait for a slow stream, MaxEventStreams how
+// many streams there may be.
+const (
+	EventBuffer     = eventBuffer
+	MaxEventStreams = maxEventStreams
+)

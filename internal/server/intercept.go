@@ -62,16 +62,7 @@ func (s *Server) interceptStream(server any, stream grpc.ServerStream, info *grp
 // untilStopping runs a handler that knows nothing of shutdown, such as health
 // watching and reflection. The handler ends with the call's context.
 func (s *Server) untilStopping(server any, stream grpc.ServerStream, next grpc.StreamHandler) error {
-	finished := make(chan error, 1)
-	go func() {
-		defer func() {
-			if cause := recover(); cause != nil {
-				s.panicked(componentGRPC, cause, debug.Stack())
-				finished <- status.Error(codes.Internal, "internal error")
-			}
-		}()
-		finished <- next(server, stream)
-	}()
+	finished := s.detached(func() error { return next(server, stream) })
 	select {
 	case err := <-finished:
 		return err

@@ -41,6 +41,11 @@ func (f family) gauges(name, help string, labels ...string) *prometheus.GaugeVec
 	return v
 }
 
+func (f family) gaugeFunc(name, help string, value func() float64) {
+	f.registerer.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, value))
+}
+
 func (f family) histogram(name, help string, buckets []float64) prometheus.Histogram {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets})
 	f.registerer.MustRegister(h)

@@ -54,6 +54,14 @@ type Options struct {
 	// DiagnoseAdapter and DiagnosticsGrace are those of lookup.Options.
 	DiagnoseAdapter  bool
 	DiagnosticsGrace time.Duration
+	// TemplatesDir holds prompt templates, <namespace>/<name>.yaml, beside
+	// those of the policy extensions; default none.
+	TemplatesDir string
+	// HotPrefixThreshold is how many answers make a prefix hot; default 8.
+	HotPrefixThreshold int
+	// StreamMetricsInterval is the time between two rounds of StreamMetrics;
+	// default 10s.
+	StreamMetricsInterval time.Duration
 	// IngestMaxKeys bounds the block keys of one update; default 65,536.
 	IngestMaxKeys int
 	// Auth decides who may call gRPC; default everyone.
@@ -97,6 +105,9 @@ type MetricsOptions struct {
 	MaxUnknownModels int
 	// MaxTenants bounds tenant names; default 1,000.
 	MaxTenants int
+	// MaxReplicas bounds replicas with series of their own; default 2,000,
+	// negative = none.
+	MaxReplicas int
 }
 
 func (o Options) withDefaults() Options {
@@ -115,6 +126,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.Metrics.MaxModels, 512)
 	setDefault(&o.Metrics.MaxUnknownModels, 64)
 	setDefault(&o.Metrics.MaxTenants, 1000)
+	setDefault(&o.Metrics.MaxReplicas, 2000)
+	setDefault(&o.HotPrefixThreshold, 8)
+	setDefault(&o.StreamMetricsInterval, 10*time.Second)
 	if o.Ranking == nil {
 		knobs := ranking.DefaultKnobs()
 		o.Ranking = &knobs
@@ -161,6 +175,8 @@ func (o Options) validate() error {
 		{"keepalive time", int64(o.KeepaliveTime)},
 		{"shutdown grace", int64(o.ShutdownGrace)},
 		{"block size", int64(o.BlockSize)},
+		{"hot prefix threshold", int64(o.HotPrefixThreshold)},
+		{"metrics stream interval", int64(o.StreamMetricsInterval)},
 		{"index memory", o.Index.MaxMemoryBytes},
 	} {
 		if bound.value < 0 {

@@ -39,6 +39,7 @@ func (s *Server) LookupRoute(ctx context.Context, in *pb.LookupRouteRequest) (re
 	if tenant := call.request.Tenant; tenant != policy.ReservedTenant {
 		s.lookups.decided(tenant, decision)
 	}
+	s.noteHot(&call.request, decision)
 	s.lookups.answered(in.GetModelId(), decision.ModelKnown, decision.Reason, decision.HintUsed(), decision.Timings.Total)
 	call.request = lookup.Request{}
 	decision.TokenIDs = nil

@@ -35,6 +35,10 @@ type Server struct {
 	process  *processMetrics
 	lookups  *lookupMetrics
 	epoch    string // names this process
+
+	hot       *hotPrefixes
+	observers *observers
+	templates templates
 	// routeCalls holds idle *routeCall.
 	routeCalls sync.Pool
 
@@ -95,10 +99,20 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.openTemplates(); err != nil {
+		return nil, err
+	}
 	s.lookups = newLookupMetrics(f, models, tenants)
-	s.index = index.New(options.indexConfig(s.policies.View(), s.process.observeCritical))
+	s.hot = newHotPrefixes(options.HotPrefixThreshold, maxHotCandidates)
+	s.observers = newObservers(f, options.Now)
+	indexConfig := options.indexConfig(s.policies.View(), s.process.observeCritical)
+	indexConfig.Feed = s.observers.events
+	s.index = index.New(indexConfig)
 	s.followPolicies()
 	newIndexCollector(f, s.index, options.Now, models, tenants)
+	newReplicaCollector(f, s.index, options.Metrics.MaxReplicas, models, tenants)
+	f.gaugeFunc("index_hot_prefixes", "Prefixes matched often in the last ten to twenty minutes.",
+		func() float64 { return float64(s.HotPrefixes()) })
 	if err := s.newIngest(f); err != nil {
 		return nil, err
 	}
@@ -146,6 +160,7 @@ func (s *Server) newIngest(f family) (err error) {
 	if s.guard != nil {
 		options.Authorizer = s.guard
 	}
+	s.observers.streams = options.Metrics
 	s.ingest = ingest.NewContract(s.index, options)
 	s.sync = ingest.NewSyncServer(s.index, ingest.SyncOptions{
 		Options: options,
@@ -202,6 +217,9 @@ func (s *Server) Start() error {
 	tasks, end := context.WithCancel(context.Background())
 	s.endTasks = end
 	s.tasks.Go(func() { s.maintain(tasks) })
+	if s.templates.dir != nil {
+		s.tasks.Go(func() { s.watchTemplates(tasks) })
+	}
 	for _, l := range listeners {
 		s.tasks.Go(func() { s.serve(l.name, l.serve(l.listener)) })
 	}

@@ -23,7 +23,7 @@ var layers = [][]string{
 		"internal/ranking", "internal/breaker", "internal/jsonscan", "internal/gate",
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
-	{"internal/lookup", "internal/ingest", "internal/credential", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
+	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe"},
 	{"internal/control"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
