@@ -42,6 +42,7 @@ type stream struct {
 	others map[int]*engineRank
 	// settled is true once the rank of first is known.
 	settled  bool
+	met      bool      // an engine was connected before
 	peers    int       // connections that are up
 	since    time.Time // of the last change of peers from or to 0
 	messages uint64    // since then
@@ -175,7 +176,12 @@ func (s *stream) connected() {
 	if first {
 		s.since, s.messages, s.lastErr = now, 0, ""
 	}
+	anew := s.met
+	s.met = true
 	s.mu.Unlock()
+	if anew {
+		s.p.lookAgain()
+	}
 	if s.up.due(time.Now()) {
 		s.p.deps.Logger.Info("event socket connected", "rank", s.source.rank)
 	}

@@ -294,10 +294,12 @@ func (e *fakeEngine) await(n int) {
 }
 
 // matched returns how many blocks of chain c the index credits a replica with.
-func (w *world) matched(replica string, c int) int {
+func (w *world) matched(replica string, c int) int { return w.matchedIn(testScope, replica, c) }
+
+func (w *world) matchedIn(scope index.Scope, replica string, c int) int {
 	keys := fingerprint.Append(nil, fingerprint.Parent{}, chainTokens(c, 64), engineBlock)
 	now := time.Now().UnixMilli()
-	view := w.server.index.Acquire(testScope, "", now, index.DefaultTTLMillis)
+	view := w.server.index.Acquire(scope, "", now, index.DefaultTTLMillis)
 	defer view.Release()
 	for _, m := range view.MatchChain(nil, index.Keys{Short: keys}, index.Tokens{First: engineBlock, Step: engineBlock}) {
 		if m.Replica == replica {

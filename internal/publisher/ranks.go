@@ -10,8 +10,9 @@ import (
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
-// engineRank is one rank, a replica to servers. Its session outlives its name,
-// which changes when an engine turns out to have ranks.
+// engineRank is one rank, a replica to servers. Its session outlives its
+// report, which changes when an engine turns out to have ranks or comes back
+// with another model.
 //
 // The lock of the hub in report guards the session and generation; apply is
 // the only way to them.
@@ -27,7 +28,7 @@ type engineRank struct {
 	report atomic.Pointer[report]
 }
 
-// report is a name under which a rank is reported, and its hub.
+// report is a name and model under which a rank is reported, and its hub.
 type report struct {
 	of   *engineRank
 	id   string
@@ -122,21 +123,45 @@ func (r *engineRank) status() Status {
 	return status
 }
 
-// rename reports the rank under its number from now on. What servers hold
-// under the old name is cleared.
+// rename reports the rank under its number from now on.
 func (r *engineRank) rename(rank int) {
-	fresh := r.newReport(r.p.rankID(rank), rank)
-	old := r.report.Load()
-	old.hub.Publish(func() []*pb.SyncDelta {
-		r.report.Store(fresh)
-		return []*pb.SyncDelta{{
-			TimestampUs: r.p.deps.Now().UnixMicro(),
-			Ops:         []*pb.SyncOp{{Op: &pb.SyncOp_Cleared{Cleared: &pb.ClearedAll{}}}},
-		}}
+	old, fresh := r.replace(func(*report) *report {
+		return r.newReport(r.p.currentIdentity(), r.p.rankID(rank), rank)
 	})
 	r.p.deps.Logger.Info("engine has data-parallel ranks", "replica", old.id, "renamed_to", fresh.id)
+}
+
+// remodel reports the rank under the model the engine has now. Everything
+// known so far is of another model.
+func (r *engineRank) remodel() {
+	now := r.p.deps.Now()
+	r.apply(func(s *Session) Step { return s.Reset(ResetRestart, now) })
+	r.replace(func(old *report) *report {
+		return r.newReport(r.p.currentIdentity(), old.id, old.rank)
+	})
+}
+
+// replace reports the rank under what successor returns from now on. What
+// servers hold under the old report is cleared.
+func (r *engineRank) replace(successor func(old *report) *report) (old, fresh *report) {
+	for done := false; !done; {
+		old = r.report.Load()
+		fresh = successor(old)
+		old.hub.Publish(func() []*pb.SyncDelta {
+			if !old.current() {
+				return nil // replaced meanwhile
+			}
+			done = true
+			r.report.Store(fresh)
+			return []*pb.SyncDelta{{
+				TimestampUs: r.p.deps.Now().UnixMicro(),
+				Ops:         []*pb.SyncOp{{Op: &pb.SyncOp_Cleared{Cleared: &pb.ClearedAll{}}}},
+			}}
+		})
+	}
 	r.p.start(fresh)
 	r.p.tasks.Go(func() { old.retire(r.p.ctx) })
+	return old, fresh
 }
 
 // retireLimit bounds how long an old name is kept alive to tell servers that

@@ -55,9 +55,8 @@ func (s *stream) otherLocked(rank int) *engineRank {
 	if endpoint, err := shifted(s.p.config.Replay, rank); err == nil {
 		src.replay = endpoint
 	}
-	r := s.p.newRank(s, src, s.p.rankID(rank))
+	r := s.p.addRank(s, src, s.p.rankID(rank))
 	s.others[rank] = r
-	s.p.startRank(r)
 	if s.peers > 0 {
 		now := s.p.deps.Now()
 		r.apply(func(session *Session) Step { return session.Connected(now) })

@@ -22,21 +22,23 @@ type Publisher struct {
 	metrics *metrics
 
 	// Set by Run before any stream is followed.
-	ctx      context.Context
-	identity Identity // of every rank, without its name and number
-	tasks    sync.WaitGroup
+	ctx   context.Context
+	tasks sync.WaitGroup
+	// again asks for another look at what the engine serves.
+	again chan struct{}
 
 	// mu guards what follows. It is taken after the lock of a stream and
 	// before that of a hub.
-	mu      sync.Mutex
-	targets []Target
-	model   string // empty until known
-	loRA    bool
-	block   int // block size the engine states; 0 is unknown
-	streams []*stream
-	ranks   []*engineRank
-	reports []*report // those whose hubs run, old names included
-	load    LoadStatus
+	mu       sync.Mutex
+	targets  []Target
+	identity Identity // of every rank, without its name and number
+	model    string   // empty until known
+	loRA     bool
+	block    int // block size the engine states; 0 is unknown
+	streams  []*stream
+	ranks    []*engineRank
+	reports  []*report // those whose hubs run, old names included
+	load     LoadStatus
 	// askError is why the engine has not told its models; empty if it has or
 	// was not asked yet.
 	askError string
@@ -44,7 +46,10 @@ type Publisher struct {
 
 // New checks the configuration. Run starts the work.
 func New(config Config, targets []Target, deps Deps) (*Publisher, error) {
-	p := &Publisher{config: config.withDefaults(), deps: deps.withDefaults(), targets: targets}
+	p := &Publisher{
+		config: config.withDefaults(), deps: deps.withDefaults(), targets: targets,
+		again: make(chan struct{}, 1),
+	}
 	if err := p.config.check(); err != nil {
 		return nil, err
 	}
@@ -90,6 +95,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 		return err
 	}
 	p.follow(sources, shared)
+	if p.config.BaseURL != "" {
+		p.tasks.Go(func() { p.watchModel(ctx) })
+	}
 	if p.config.MetricsURL != "" && p.config.StatsInterval > 0 {
 		p.tasks.Go(func() { p.scrape(ctx) })
 	}
@@ -148,16 +156,46 @@ func (p *Publisher) discover(ctx context.Context) (found engines.Discovery, ok b
 	return engines.Discovery{}, false
 }
 
-// learn keeps what the engine told and tells the sessions that exist already.
+// lookAgain is called when another engine may be behind the sockets.
+func (p *Publisher) lookAgain() {
+	select {
+	case p.again <- struct{}{}:
+	default:
+	}
+}
+
+// watchModel looks again whenever that is asked for, until ctx ends.
+func (p *Publisher) watchModel(ctx context.Context) {
+	for {
+		select {
+		case <-p.again:
+			p.discover(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// learn keeps what the engine told and tells the ranks that exist already. A
+// configured model stays.
 func (p *Publisher) learn(found engines.Discovery) {
 	p.mu.Lock()
-	if p.model == "" {
+	before := p.model
+	if p.config.Model == "" {
 		p.model = found.BaseModel()
+		p.identity.Model = p.model
 	}
+	changed := before != "" && p.model != before
 	p.loRA, p.block, p.askError = found.LoRA, found.BlockSize, ""
 	replicas := slices.Clone(p.ranks)
 	p.mu.Unlock()
+	if changed {
+		p.deps.Logger.Warn("engine has another model", "replica", p.config.Replica, "before", before, "model", found.BaseModel())
+	}
 	for _, r := range replicas {
+		if changed {
+			r.remodel()
+		}
 		r.apply(func(s *Session) Step {
 			s.LearnBlockSize(found.BlockSize)
 			return Step{}
@@ -186,11 +224,10 @@ func (p *Publisher) follow(sources []source, shared bool) {
 		if ranked {
 			id = p.rankID(src.rank)
 		}
-		s.first = p.newRank(s, src, id)
+		s.first = p.addRank(s, src, id)
 		p.mu.Lock()
 		p.streams = append(p.streams, s)
 		p.mu.Unlock()
-		p.startRank(s.first)
 		p.tasks.Go(func() { s.run(p.ctx) })
 	}
 }
@@ -199,8 +236,8 @@ func (p *Publisher) rankID(rank int) string {
 	return p.config.Replica + "#" + strconv.Itoa(rank)
 }
 
-// newRank makes a rank fed by a stream, reported as id.
-func (p *Publisher) newRank(s *stream, src source, id string) *engineRank {
+// addRank makes a rank fed by a stream and starts to report it as id.
+func (p *Publisher) addRank(s *stream, src source, id string) *engineRank {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	config := p.config.Session
@@ -215,36 +252,43 @@ func (p *Publisher) newRank(s *stream, src source, id string) *engineRank {
 	if src.replay != "" {
 		r.replayer = newReplayer(r, src.replay)
 	}
-	r.report.Store(r.newReport(id, src.rank))
+	r.report.Store(r.newReport(p.identity, id, src.rank))
 	p.ranks = append(p.ranks, r)
+	if r.replayer != nil {
+		p.tasks.Go(func() { r.replayer.run(p.ctx) })
+	}
+	p.startLocked(r.report.Load())
 	return r
 }
 
+// currentIdentity returns what ranks have in common.
+func (p *Publisher) currentIdentity() Identity {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.identity
+}
+
 // newReport makes a hub for a name of the rank.
-func (r *engineRank) newReport(id string, rank int) *report {
+func (r *engineRank) newReport(identity Identity, id string, rank int) *report {
 	fresh := &report{of: r, id: id, rank: rank}
-	identity := r.p.identity
 	identity.Replica, identity.Rank = id, rank
 	identity.RankCount = max(identity.RankCount, rank+1)
 	fresh.hub = NewHub(identity, fresh, nil, r.p.config.Hub)
 	return fresh
 }
 
-func (p *Publisher) startRank(r *engineRank) {
-	if r.replayer != nil {
-		p.tasks.Go(func() { r.replayer.run(p.ctx) })
-	}
-	p.start(r.report.Load())
-}
-
 // start runs the hub of a report until that is retired or Run ends.
 func (p *Publisher) start(r *report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.startLocked(r)
+}
+
+func (p *Publisher) startLocked(r *report) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	r.stop = cancel
-	p.mu.Lock()
 	p.reports = append(p.reports, r)
 	r.hub.SetTargets(p.targets)
-	p.mu.Unlock()
 	p.tasks.Go(func() {
 		defer cancel()
 		// Run of a hub ends without an error, with its context.

@@ -211,6 +211,50 @@ func TestModelIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestEngineComesBackWithAnotherModel(t *testing.T) {
+	const other = "qwen"
+	otherScope := testScope
+	otherScope.Model = other
+	for name, ranks := range map[string]int{"one rank": 1, "a shared stream of ranks": 2} {
+		t.Run(name, func(t *testing.T) {
+			api := startAPI(t, map[string]string{"/v1/models": `{"data":[{"id":"` + other + `","parent":null}]}`})
+			e := startEngine(t, engineOptions{})
+			w := startPublisher(t, publisher.Config{BaseURL: api.URL, Events: e.events, Replay: e.replay, StatsInterval: -1},
+				publisher.Deps{HTTPClient: api.client})
+			replica := func(rank int) string {
+				if ranks == 1 {
+					return testReplica
+				}
+				return rankName(rank)
+			}
+			e.await(1)
+			for rank := range ranks {
+				e.publish(storeBatch(rank, 0, 1, 0, 2))
+			}
+			held := func(scope index.Scope, chain, blocks int) func() bool {
+				return func() bool {
+					for rank := range ranks {
+						if w.matchedIn(scope, replica(rank), chain) != blocks {
+							return false
+						}
+					}
+					return true
+				}
+			}
+			eventually(t, "the blocks of the first model", held(otherScope, 1, 2))
+			api.set("/v1/models", modelPage)
+			e = e.restart()
+			e.await(1)
+			eventually(t, "the second model", func() bool { return w.publisher.Status().Model == testModel })
+			for rank := range ranks {
+				e.publish(storeBatch(rank, 1, 1, 0, 3))
+			}
+			eventually(t, "the blocks of the second model", held(testScope, 1, 3))
+			eventually(t, "nothing left of the first", held(otherScope, 1, 0))
+		})
+	}
+}
+
 func TestSocketsAreAskedFor(t *testing.T) {
 	var list []*fakeEngine
 	var sources []string
