@@ -50,6 +50,8 @@ func (o *serverOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.GRPCAddress, "grpc-bind-address", ":9090", "address of gRPC; port 0 picks a free one")
 	flags.StringVar(&s.HTTPAddress, "http-bind-address", ":8080", "address of health, readiness and metrics")
 	flags.StringVar(&s.Internal.Address, "snapshot-bind-address", ":8081", "address of the internal listener: /policy, /snapshot, /status and /probe")
+	flags.StringVar(&s.Internal.TLSCertFile, "snapshot-tls-cert-file", "", "certificate for the internal listener; read again when it changes")
+	flags.StringVar(&s.Internal.TLSKeyFile, "snapshot-tls-key-file", "", "key of that certificate")
 	flags.IntVar(&s.Internal.PolicyMaxBytes, "policy-max-bytes", control.DefaultPolicyMaxBytes, "largest policy once it is decompressed")
 	o.gates.addFlags(flags)
 	flags.StringVar(&s.TLSCertFile, "tls-cert-file", "", "certificate for gRPC; read again when it changes")
@@ -77,10 +79,14 @@ func (o *serverOptions) addIndexFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.server.IngestMaxKeys, "ingest-max-keys", 65_536, "most block keys in one update")
 	flags.BoolVar(&o.server.DiagnoseAdapter, "diagnose-adapter", false, "answer UNKNOWN_ADAPTER for an adapter nobody reported")
 	flags.DurationVar(&o.server.DiagnosticsGrace, "diagnostics-grace", 0, "how long after start the UNKNOWN_* codes are withheld")
+	flags.IntVar(&o.server.HotPrefixThreshold, "hot-prefix-threshold", 8, "answers in ten to twenty minutes that make a prefix hot")
+	flags.StringVar(&o.server.TemplatesDir, "templates-dir", "", "prompt templates, <namespace>/<name>.yaml; read again when they change")
+	flags.DurationVar(&o.server.StreamMetricsInterval, "stream-metrics-interval", 10*time.Second, "time between two rounds of StreamMetrics")
 	m := &o.server.Metrics
 	flags.IntVar(&m.MaxModels, "metrics-max-models", 512, "most model names in metrics")
 	flags.IntVar(&m.MaxUnknownModels, "metrics-max-unknown-models", 64, "most model names in metrics that the index does not know")
 	flags.IntVar(&m.MaxTenants, "metrics-max-tenants", 1000, "most tenant names in metrics")
+	flags.IntVar(&m.MaxReplicas, "metrics-max-replicas", 2000, "most replicas with series of their own; 0 is none")
 }
 
 func (o *serverOptions) addRankerFlags(flags *pflag.FlagSet) {
@@ -115,6 +121,9 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	}
 	defer release()
 	options.Ranking = &o.knobs
+	if options.Metrics.MaxReplicas == 0 {
+		options.Metrics.MaxReplicas = -1
+	}
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {
 		size, err := standalone.ParseByteSize(o.maxMemory)

@@ -61,6 +61,8 @@ type Options struct {
 	// Epoch names this process, StartedAt is when it began.
 	Epoch     string
 	StartedAt time.Time
+	// HotPrefixes counts the prefixes that are matched often; default 0.
+	HotPrefixes func() int64
 	// Ready says what /readyz would; default true.
 	Ready func() bool
 	// PolicyMaxBytes bounds a compressed body's plain size; default
@@ -79,6 +81,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Ready == nil {
 		o.Ready = func() bool { return true }
+	}
+	if o.HotPrefixes == nil {
+		o.HotPrefixes = func() int64 { return 0 }
 	}
 	if o.PolicyMaxBytes == 0 {
 		o.PolicyMaxBytes = DefaultPolicyMaxBytes

@@ -56,10 +56,13 @@ func TestSnapshotIsFrozen(t *testing.T) {
 			`"lastUpdate":"2026-03-01T12:00:00Z","prefixCount":0,"lastEventAt":"0001-01-01T00:00:00Z","statsReported":true}],` +
 			`"tenants":[{"tenantId":"","indexEntries":1,"hitRate":0,"memoryUsed":0},` +
 			`{"tenantId":"team","indexEntries":6,"hitRate":0.3,"hitRateReported":true,"memoryUsed":0}],` +
-			`"totalPrefixes":7,"hotPrefixes":0}`},
+			`"totalPrefixes":7,"hotPrefixes":3}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := start(t, func(o *control.Options) { o.Holdings = tc.holdings })
+			h := start(t, func(o *control.Options) {
+				o.Holdings = tc.holdings
+				o.HotPrefixes = func() int64 { return int64(len(tc.holdings.replicas)) }
+			})
 			response := h.call("GET", "/snapshot", "")
 			if got := response.Header.Get("Content-Type"); response.StatusCode != http.StatusOK || got != "application/json" {
 				t.Errorf("%d %s, want 200 application/json", response.StatusCode, got)

@@ -45,8 +45,9 @@ type snapshot struct {
 
 // takeSnapshot reads the rows one by one: each is consistent in itself, and
 // nobody waits for the whole.
-func takeSnapshot(holdings Holdings) snapshot {
-	s := snapshot{Replicas: []snapshotReplica{}, Tenants: []snapshotTenant{}}
+func (h *Handler) takeSnapshot() snapshot {
+	holdings := h.options.Holdings
+	s := snapshot{Replicas: []snapshotReplica{}, Tenants: []snapshotTenant{}, HotPrefixes: h.options.HotPrefixes()}
 	type rates struct {
 		sum   float64
 		count int
@@ -101,7 +102,7 @@ func timeOf(millis int64) time.Time {
 }
 
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) {
-	body, err := json.Marshal(takeSnapshot(h.options.Holdings))
+	body, err := json.Marshal(h.takeSnapshot())
 	if err != nil {
 		h.failed(w, "render snapshot", err)
 		return

@@ -20,6 +20,9 @@ type InternalOptions struct {
 	// Address serves policy, snapshot, status and probe; default none, so
 	// that there is no such listener.
 	Address string
+	// TLSCertFile and TLSKeyFile switch TLS on for it; default off. Both or
+	// neither.
+	TLSCertFile, TLSKeyFile string
 	// Gates decide who may call; required with an address.
 	Gates control.Gates
 	// PolicyMaxBytes bounds a compressed policy once it is plain; default
@@ -33,6 +36,8 @@ func (o InternalOptions) validate() error {
 	switch {
 	case o.Address != "" && !o.Gates.Complete():
 		return errors.New("the internal listener needs a gate for each endpoint")
+	case (o.TLSCertFile == "") != (o.TLSKeyFile == ""):
+		return errors.New("TLS of the internal listener needs both a certificate file and a key file")
 	case o.PolicyMaxBytes < 0:
 		return errors.New("the policy limit is negative")
 	}
@@ -70,6 +75,7 @@ func (s *Server) newInternalServer() {
 		Policies:       s.policies,
 		Holdings:       s.index,
 		Prober:         prober,
+		HotPrefixes:    s.HotPrefixes,
 		Epoch:          s.epoch,
 		StartedAt:      s.options.Now(),
 		Ready:          func() bool { return s.Readiness().Ready },
@@ -79,6 +85,7 @@ func (s *Server) newInternalServer() {
 		Logger:         s.logger,
 		Now:            s.options.Now,
 	}))
+	s.internal.TLSConfig = s.internalTLS
 	s.internal.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn)
 }
 

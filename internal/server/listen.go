@@ -27,7 +27,7 @@ func (s *Server) listen() (listeners []boundListener, err error) {
 	}{
 		{"gRPC", s.options.GRPCAddress, true, &addresses.GRPC, s.grpc.Serve},
 		{"HTTP", s.options.HTTPAddress, !s.options.WithoutHTTP, &addresses.HTTP, s.http.Serve},
-		{"internal HTTP", s.options.Internal.Address, s.internal != nil, &addresses.Internal, s.internal.Serve},
+		{"internal HTTP", s.options.Internal.Address, s.internal != nil, &addresses.Internal, s.serveInternal},
 	} {
 		if !l.wanted {
 			continue
@@ -41,6 +41,13 @@ func (s *Server) listen() (listeners []boundListener, err error) {
 	}
 	s.addresses = addresses
 	return listeners, nil
+}
+
+func (s *Server) serveInternal(l net.Listener) error {
+	if s.internal.TLSConfig != nil {
+		return s.internal.ServeTLS(l, "", "")
+	}
+	return s.internal.Serve(l)
 }
 
 func closeAll(listeners []boundListener) error {

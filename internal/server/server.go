@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,6 +47,8 @@ type Server struct {
 	health   *health.Server
 	http     *http.Server
 	internal *http.Server // nil without Options.Internal.Address
+	// internalTLS is nil where the internal listener has no certificate.
+	internalTLS *tls.Config
 
 	// stopping is closed when shutdown starts.
 	stopping chan struct{}

@@ -29,20 +29,40 @@ type keyPair struct {
 	current  *tls.Certificate // guarded by mu
 }
 
-// transportCredentials returns those of gRPC and says in the metrics which.
+// openKeyPairs reads the key pair of each listener that has one.
+func (s *Server) openKeyPairs(f family) (grpc, internal *keyPair, err error) {
+	o := &s.options
+	if o.TLSCertFile == "" && o.Internal.TLSCertFile == "" {
+		return nil, nil, nil
+	}
+	notAfter := f.gauges("tls_not_after_timestamp_seconds", "End of the certificate's validity.", "listener")
+	open := func(listener, certFile, keyFile string) (*keyPair, error) {
+		if certFile == "" {
+			return nil, nil
+		}
+		pair := &keyPair{certFile: certFile, keyFile: keyFile, logger: s.logger, notAfter: notAfter.WithLabelValues(listener)}
+		_, err := pair.get(nil)
+		return pair, err
+	}
+	if grpc, err = open("grpc", o.TLSCertFile, o.TLSKeyFile); err != nil {
+		return nil, nil, err
+	}
+	internal, err = open("internal", o.Internal.TLSCertFile, o.Internal.TLSKeyFile)
+	return grpc, internal, err
+}
+
+// transportCredentials returns those of gRPC and says in the metrics which. It
+// opens the certificate of the internal listener too.
 func (s *Server) transportCredentials(f family) (credentials.TransportCredentials, error) {
-	if s.options.TLSCertFile == "" {
-		return insecure.NewCredentials(), nil
-	}
-	pair := &keyPair{
-		certFile: s.options.TLSCertFile,
-		keyFile:  s.options.TLSKeyFile,
-		logger:   s.logger,
-		notAfter: f.gauges("tls_not_after_timestamp_seconds", "End of the certificate's validity.", "listener").
-			WithLabelValues("grpc"),
-	}
-	if _, err := pair.get(nil); err != nil {
+	pair, internal, err := s.openKeyPairs(f)
+	if err != nil {
 		return nil, err
+	}
+	if internal != nil {
+		s.internalTLS = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: internal.get}
+	}
+	if pair == nil {
+		return insecure.NewCredentials(), nil
 	}
 	s.process.tlsEnabled.Set(1)
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2"}}
