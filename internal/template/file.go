@@ -59,7 +59,12 @@ type resource struct {
 
 // ParseFile reads a template file strictly. file appears in errors, which are
 // *FileError. Where the file names itself the names must be those given.
-func ParseFile(file, namespace, name string, text []byte) (policy.Template, error) {
+func ParseFile(file, namespace, name string, text []byte) (_ policy.Template, err error) {
+	defer func() {
+		if recover() != nil { // the YAML library gives up on some texts
+			err = &FileError{File: file, Err: errors.New("not the YAML of a template")}
+		}
+	}()
 	document, err := parser.ParseBytes(text, 0)
 	if err != nil {
 		return policy.Template{}, placed(file, err)
