@@ -167,8 +167,8 @@ func (t *target) store(a *Applied, op *Op) {
 	x.limits.retireEmpty(p)
 }
 
-// touchAhead is how many keys are fetched from memory together.
-const touchAhead = 16
+// readyAhead is how many keys are asked for from memory together.
+const readyAhead = 16
 
 // storeAll plans that a holder takes keys.
 func (w *writer) storeAll(a *Applied, p *partition, h holder, op *Op) {
@@ -177,9 +177,7 @@ func (w *writer) storeAll(a *Applied, p *partition, h holder, op *Op) {
 	told := w.feed != nil && w.s.slots[h.slot()].counts()
 	w.memo = memo{}
 	for i := range n {
-		if i%touchAhead == 0 {
-			w.touchKeys(p, op.Keys, i)
-		}
+		w.readyKeys(p, op.Keys, i)
 		k, ok := p.ref(op.Keys, i)
 		if !ok {
 			continue
@@ -199,16 +197,20 @@ func (w *writer) storeAll(a *Applied, p *partition, h holder, op *Op) {
 	w.count(p, h.slot(), added)
 }
 
-// touchKeys fetches the places of the next keys, all at once.
-func (w *writer) touchKeys(p *partition, keys Keys, from int) {
-	if keys.Long != nil {
+// readyKeys asks for the places of keys that come up soon: at the start for
+// two windows, then for the next but one.
+func (w *writer) readyKeys(p *partition, keys Keys, at int) {
+	if keys.Long != nil || at%readyAhead != 0 {
 		return
 	}
-	sum := uint64(0)
-	for _, word := range keys.Short[from:min(from+touchAhead, len(keys.Short))] {
-		sum += p.short.touch(p.short.hash(word))
+	from := at + readyAhead
+	if at == 0 {
+		from = 0
 	}
-	w.warm += sum
+	to := min(at+2*readyAhead, len(keys.Short))
+	for i := from; i < to; i++ {
+		p.short.ready(p.short.hash(keys.Short[i]))
+	}
 }
 
 // outcome is what a store did to a membership.
@@ -295,9 +297,7 @@ func (w *writer) removeAll(p *partition, slot uint16, keys Keys) (n int) {
 	w.memo = memo{}
 	removed := int32(0)
 	for i := range keys.Len() {
-		if i%touchAhead == 0 {
-			w.touchKeys(p, keys, i)
-		}
+		w.readyKeys(p, keys, i)
 		k, ok := p.ref(keys, i)
 		if !ok {
 			continue

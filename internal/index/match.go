@@ -25,7 +25,6 @@ type matcher struct {
 	oldest holder
 	// sets are those of the blocks from a window on.
 	sets [lastWindow]uint32
-	warm uint64
 }
 
 // MatchChain appends the leading runs of a chain to dst, one for each replica
@@ -111,18 +110,16 @@ const (
 
 // resolve fills sets with those of the next keys, up to the first that is
 // absent or repeats the one before it, and returns how many. The places of
-// all keys are read first, so that their misses overlap.
+// all keys are asked for first, so that their misses overlap.
 func (m *matcher) resolve(p *partition, keys Keys, from, window int) (found int) {
 	if keys.Long != nil {
 		return m.resolveLong(p, keys.Long, from, window)
 	}
 	words, t := keys.Short[from:from+window], &p.short
 	if len(t.dir) > nearSegments {
-		sum := uint64(0)
 		for _, word := range words {
-			sum += t.touch(t.hash(word))
+			t.ready(t.hash(word))
 		}
-		m.warm += sum
 	}
 	for i, word := range words {
 		if i+from > 0 && word == keys.Short[from+i-1] {

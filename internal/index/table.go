@@ -121,10 +121,10 @@ func (t *table) segment(hash uint64) *segment { return t.dir[hash>>t.shift] }
 // place is where a segment of some size wants the key of a hash.
 func place(hash uint64, size int) int { return int(hash & 0xffffffff * uint64(size) >> 32) }
 
-// touch reads the place of a hash, so that it is near when find comes.
-func (t *table) touch(hash uint64) uint64 {
+// ready asks for the place of a hash, so that it is near when find comes.
+func (t *table) ready(hash uint64) {
 	entries := t.segment(hash).entries
-	return entries[place(hash, len(entries))].key
+	prefetch(&entries[place(hash, len(entries))])
 }
 
 // find returns the entry of a key, or nil. It stays valid until the table

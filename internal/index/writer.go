@@ -48,7 +48,6 @@ type writer struct {
 	memo  memo
 	hs    []holding // scratch
 	words []uint64  // scratch
-	warm  uint64    // keeps touch from being optimised away
 }
 
 // ownerRef names a count that waits for a commit.

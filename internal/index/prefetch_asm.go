@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build amd64 || arm64
+
+package index
+
+// prefetch asks for the memory of an entry without waiting for it.
+//
+//go:noescape
+func prefetch(e *entry)
