@@ -4,7 +4,9 @@ package server
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/policy"
 )
@@ -34,3 +36,11 @@ const (
 	EventBuffer     = eventBuffer
 	MaxEventStreams = maxEventStreams
 )
+
+// Dump is what the index holds, the reserved tenant left out.
+func (s *Server) Dump() string {
+	counters := s.index.Counters(s.options.Now().UnixMilli())
+	text := fmt.Sprintf("%d memberships, %d keys\n", counters.Memberships, counters.Keys)
+	s.index.EachReplica(func(row index.ReplicaRow) { text += fmt.Sprintf("%+v\n", row) })
+	return text
+}

@@ -29,8 +29,10 @@ const templatesInterval = time.Second
 // and, where those name none, of a directory.
 type templates struct {
 	set atomic.Pointer[template.Set]
-	// dir is nil without a directory; used by New, then by watchTemplates.
-	dir *template.Dir
+	// dir is nil without a directory. It is used with reading held, which
+	// comes before mu and which no call waits for.
+	reading sync.Mutex
+	dir     *template.Dir
 
 	mu         sync.Mutex
 	fromDir    []policy.Template // guarded by mu
@@ -69,11 +71,13 @@ func (s *Server) watchTemplates(ctx context.Context) {
 
 // reloadTemplates returns the fault it reported; the same is reported once.
 func (s *Server) reloadTemplates(reported string) string {
-	changed, err := s.templates.dir.Reload()
+	t := &s.templates
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	changed, err := t.dir.Reload()
 	if changed {
-		t := &s.templates
 		t.mu.Lock()
-		t.fromDir = s.templates.dir.Templates()
+		t.fromDir = t.dir.Templates()
 		t.set.Store(template.NewSet(t.fromDir, t.fromPolicy))
 		t.mu.Unlock()
 		s.logger.Info("templates were read again", "templates", t.set.Load().Len())
