@@ -42,15 +42,13 @@ func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "decode probe request: "+err.Error())
 		return
 	}
-	// A probe may wait for others longer than the listener's limits allow.
-	connection := http.NewResponseController(w)
-	_ = connection.SetReadDeadline(time.Time{})
 	result, err := h.options.Prober.Run(r.Context(), request)
 	if err != nil {
 		refuse(w, http.StatusServiceUnavailable, "the caller left")
 		return
 	}
-	_ = connection.SetWriteDeadline(time.Now().Add(writeTimeout))
+	// The probe may have waited for others longer than an answer may take.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	answer := probeAnswer{Backend: request.Backend, Ingest: result.Ingest, Routing: result.Routing, T2: result.Tier2}
 	for _, p := range result.Problems {
 		answer.Errors = append(answer.Errors, probeProblem{p.Stage, p.Message})

@@ -177,6 +177,7 @@ func TestAProbeInFlightIsSeenNowhere(t *testing.T) {
 		o.Internal.Tier2 = tier2
 		o.Index.MaxMemberships = 4
 	})
+	events := h.watch(&pb.StreamEventsRequest{})
 	probed := make(chan string)
 	go func() {
 		_, text := h.internal("POST", "/probe", `{"backend":"team/cb","model":"m","hashScheme":"vllm"}`)
@@ -205,6 +206,9 @@ func TestAProbeInFlightIsSeenNowhere(t *testing.T) {
 		`"errors":[{"stage":"t2","message":"get failed: another payload came back"}]}`
 	if got := <-probed; got != want {
 		t.Errorf("probe %s, want %s", got, want)
+	}
+	if first, err := events.Recv(); err != nil || first.GetReplicaId() != "w" {
+		t.Errorf("first event %v, %v; want one of the real replica", first, err)
 	}
 	for series := range h.series() {
 		if strings.Contains(series, "probe-") || strings.Contains(series, "team/cb") {
