@@ -21,6 +21,16 @@ func threadTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// threadSwitches counts how often the calling thread had to make room for
+// another.
+func threadSwitches() int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
+		return 0
+	}
+	return u.Nivcsw
+}
+
 // residentBytes returns the resident memory of the process, 0 when unknown.
 func residentBytes() float64 {
 	line, err := os.ReadFile("/proc/self/statm")

@@ -263,12 +263,18 @@ func (w *writer) without(p *partition, id uint32, words []uint64, drop func(hold
 	long := r.flags()&flagLong != 0
 	kept := uint32(0)
 	plain := r.flags()&flagTokens == 0
-	for _, word := range words {
+	t := p.table(long)
+	for i, word := range words {
+		if i%readyAhead == 0 {
+			for _, next := range words[i:min(i+2*readyAhead, len(words))] {
+				t.ready(t.hash(next))
+			}
+		}
 		e := w.entryIn(p, id, word, long)
 		if e == nil {
 			continue
 		}
-		hash := p.table(long).hash(word)
+		hash := t.hash(word)
 		c := current{set: id, tokens: p.tokensOf(e, long), edit: w.findEntry(p, hash, e, long)}
 		if long {
 			c.name = e.extra
