@@ -179,6 +179,7 @@ func (g *callGuard) openTokens(metrics *auth.Metrics, logger *slog.Logger) error
 			RefreshAhead: reviewAhead,
 			Metrics:      metrics,
 			Logger:       logger,
+			Now:          g.now,
 		})
 		g.tokens[audience] = reviews
 		g.reviews = append(g.reviews, reviews)

@@ -227,7 +227,9 @@ func (g *callGuard) stream(server any, stream grpc.ServerStream, info *grpc.Stre
 }
 
 // guardedStream looks at the caller's credentials again from time to time,
-// before a message takes effect. Fields are owned by the receiving goroutine.
+// before a message takes effect or is sent. Fields are owned by the receiving
+// goroutine of streams that write, and by the sending one of those that read
+// once they have their request.
 type guardedStream struct {
 	grpc.ServerStream
 	ctx      context.Context
@@ -259,6 +261,16 @@ func (s *guardedStream) RecvMsg(message any) error {
 	return s.review()
 }
 
+// SendMsg implements grpc.ServerStream.
+func (s *guardedStream) SendMsg(message any) error {
+	if s.audience == AudienceLookup && !s.guard.now().Before(s.reviewAt) {
+		if err := s.review(); err != nil {
+			return err
+		}
+	}
+	return s.ServerStream.SendMsg(message)
+}
+
 // look notes what a frame says of its sender.
 func (s *guardedStream) look(frame *pb.PublisherFrame) error {
 	switch f := frame.GetFrame().(type) {
@@ -266,6 +278,7 @@ func (s *guardedStream) look(frame *pb.PublisherFrame) error {
 		if s.hello == nil {
 			s.hello = f.Hello
 		}
+		return nil // Authorize decides
 	case *pb.PublisherFrame_TokenRenewal:
 		if !s.who.known {
 			return nil

@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/grpc"
+
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/policy"
@@ -43,4 +46,16 @@ func (s *Server) Dump() string {
 	text := fmt.Sprintf("%d memberships, %d keys\n", counters.Memberships, counters.Keys)
 	s.index.EachReplica(func(row index.ReplicaRow) { text += fmt.Sprintf("%+v\n", row) })
 	return text
+}
+
+// WithCaller marks a context as that of a remote caller.
+func WithCaller(ctx context.Context, identity auth.Identity) context.Context {
+	return context.WithValue(ctx, callerKey{}, caller{identity, true})
+}
+
+// Call runs a handler behind the guard of gRPC.
+func (s *Server) Call(ctx context.Context, method string) error {
+	_, err := s.guard.unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method},
+		func(context.Context, any) (any, error) { return nil, nil })
+	return err
 }
