@@ -173,7 +173,11 @@ func endpointProblem(endpoint string) string {
 		return ""
 	}
 	if address, ok := strings.CutPrefix(endpoint, "tcp://"); ok {
-		if host, port, err := net.SplitHostPort(address); err == nil && host != "" {
+		host, port, err := net.SplitHostPort(address)
+		if host == "*" {
+			return fmt.Sprintf("%q: expected the engine's host in place of *, to connect to", endpoint)
+		}
+		if err == nil && host != "" {
 			if number, err := strconv.ParseUint(port, 10, 16); err == nil && number > 0 {
 				return ""
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -154,12 +155,32 @@ func syntaxError(name string, err error) error {
 	fault := &ConfigError{File: name, Problem: err.Error()}
 	var positioned yaml.Error
 	if errors.As(err, &positioned) {
-		fault.Problem = positioned.GetMessage()
+		fault.Problem = problemOf(positioned)
 		if token := positioned.GetToken(); token != nil {
 			fault.Line, fault.Column = token.Position.Line, token.Position.Column
 		}
 	}
 	return fault
+}
+
+// problemOf says what is wrong in words of the file, not of the decoder.
+func problemOf(err yaml.Error) string {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) || wrong.Token == nil || wrong.DstType == nil {
+		return err.GetMessage()
+	}
+	expected := ""
+	switch wrong.DstType.Kind() {
+	case reflect.Bool:
+		expected = "true or false"
+	case reflect.Int, reflect.Int64:
+		expected = "a whole number"
+	case reflect.String:
+		expected = "a text"
+	default:
+		return err.GetMessage()
+	}
+	return fmt.Sprintf("%q: expected %s", wrong.Token.Value, expected)
 }
 
 // fault is a wrong value and the YAML path of it.
