@@ -222,7 +222,7 @@ func (g *Gateway) serve(what string, err error) {
 }
 
 // Run serves until ctx ends, then shuts down within the shutdown delay and
-// grace plus 2 s, and returns nil. It starts the gateway unless Start was
+// grace plus 1 s, and returns nil. It starts the gateway unless Start was
 // called. A listener that fails shuts it down too; then its error is returned.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.mu.Lock()
@@ -249,7 +249,7 @@ func (g *Gateway) shutdown() {
 	if delay := g.options.Timeouts.ShutdownDelay; delay > 0 {
 		time.Sleep(delay)
 	}
-	const lastWords = 2 * time.Second
+	const lastWords = time.Second
 	grace := time.AfterFunc(g.options.Timeouts.ShutdownGrace, g.stop)
 	ctx, cancel := context.WithTimeout(context.Background(), g.options.Timeouts.ShutdownGrace+lastWords)
 	defer cancel()
