@@ -185,3 +185,14 @@ func (p *partition) checkSets(w *writer, keys map[uint32]int) error {
 	}
 	return nil
 }
+
+// Names returns how many records of names the directory keeps.
+func (x *Index) Names() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := len(x.scopes) + len(x.homes) + len(x.tenants) + len(x.models)
+	for _, h := range x.homes {
+		n += len(h.replicas)
+	}
+	return n
+}

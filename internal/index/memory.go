@@ -42,6 +42,7 @@ func (b *byteCount) load() Bytes {
 // excess returns how many of the memberships are too many for a bound.
 func (b *byteCount) excess(bound, memberships int64) int64 {
 	used := b.load().Total()
+	bound -= bound / 16 // memory grows by pieces
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if used <= bound {
