@@ -84,6 +84,9 @@ func (r *engineRank) apply(input func(*Session) Step) {
 	if step.Reset != ResetNone {
 		r.p.deps.Logger.Warn("dropped the state of an engine", "replica", r.report.Load().id, "cause", step.Reset)
 	}
+	for _, reason := range step.NewlySkipped {
+		r.p.deps.Logger.Warn("skipping events that cannot be used", "replica", r.report.Load().id, "reason", reason)
+	}
 	if step.Replay && r.replayer != nil {
 		r.replayer.start(replayRequest{from: step.ReplayFrom, generation: generation})
 	}

@@ -186,11 +186,11 @@ func (s *Session) ViewComplete() bool { return s.view() == ViewComplete }
 // ResidentBlocks returns how many blocks Snapshot yields.
 func (s *Session) ResidentBlocks() int { return s.mirror.reported }
 
-// step hands out the deltas collected since the last one.
+// step hands out what was collected since the last one.
 func (s *Session) step(reset ResetCause) Step {
-	deltas := s.deltas
-	s.deltas = nil
-	return Step{Deltas: deltas, Reset: reset}
+	deltas, newlySkipped := s.deltas, s.tally.newlySkipped
+	s.deltas, s.tally.newlySkipped = nil, nil
+	return Step{Deltas: deltas, Reset: reset, NewlySkipped: newlySkipped}
 }
 
 // flush turns the collected ops into one delta.

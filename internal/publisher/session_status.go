@@ -44,9 +44,11 @@ type tally struct {
 
 	events  map[kvevents.Kind]uint64
 	skipped map[kvevents.Reason]uint64
-	unknown map[string]uint64
-	resets  map[ResetCause]uint64
-	replays map[ReplayResult]uint64
+	// newlySkipped are reasons that no step has told yet.
+	newlySkipped []kvevents.Reason
+	unknown      map[string]uint64
+	resets       map[ResetCause]uint64
+	replays      map[ReplayResult]uint64
 
 	lastReceived, lastEvent time.Time
 	rank                    int
@@ -74,7 +76,11 @@ func (t *tally) count(o outcome) {
 	case outcomeNoOp:
 		t.noOps++
 	case outcomeSkip:
-		t.skipped[kvevents.Reason(o.why)]++
+		reason := kvevents.Reason(o.why)
+		if t.skipped[reason] == 0 {
+			t.newlySkipped = append(t.newlySkipped, reason)
+		}
+		t.skipped[reason]++
 	default:
 		t.applied++
 	}

@@ -283,12 +283,19 @@ func TestStatedBlockSizeWins(t *testing.T) {
 		"/metrics":   `vllm:cache_config_info{block_size="32"} 1` + "\n",
 	})
 	e := startEngine(t, engineOptions{})
+	var log logLines
 	w := startPublisher(t, publisher.Config{BaseURL: api.URL, Model: testModel, Events: e.events, StatsInterval: -1},
-		publisher.Deps{HTTPClient: api.client})
+		publisher.Deps{HTTPClient: api.client, Logger: log.logger()})
 	eventually(t, "the block size", func() bool { return len(w.publisher.Status().Ranks) == 1 && w.session().BlockSize == 32 })
 	e.await(1)
-	e.publish(storeBatch(0, 0, 1, 0, 2))
-	eventually(t, "the batch", func() bool { return w.session().Skipped["block_size_mismatch"] == 1 })
+	for range 2 {
+		e.publish(storeBatch(0, 0, 1, 0, 2))
+	}
+	eventually(t, "both batches", func() bool { return w.session().Skipped["block_size_mismatch"] == 2 })
+	eventually(t, "a warning", func() bool { return log.count("skipping events that cannot be used") > 0 })
+	if n := log.count("skipping events that cannot be used"); n != 1 {
+		t.Errorf("%d warnings for one reason", n)
+	}
 }
 
 func TestSGLangWithAdaptersIsNotIndexed(t *testing.T) {

@@ -3,6 +3,7 @@
 package publisher
 
 import (
+	"github.com/inferencecache/inference-cache/internal/kvevents"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
@@ -19,6 +20,9 @@ type Step struct {
 	// Reset is the cause when the session dropped all it knew, else ResetNone.
 	// The deltas already hold the clear.
 	Reset ResetCause
+	// NewlySkipped are reasons for which events were skipped that had cost
+	// none before.
+	NewlySkipped []kvevents.Reason
 }
 
 // ResetCause says why a session dropped its state; the list is closed.
