@@ -187,7 +187,7 @@ func (w *writer) storeAll(a *Applied, p *partition, h holder, op *Op) {
 			added = 0
 			w.commit("apply")
 		}
-		if w.storeKey(a, p, h, k, op.Tokens.At(i)) {
+		if w.storeKey(a, p, h, &k, op.Tokens.At(i)) {
 			added++
 			if told {
 				w.tell(ChangeAdded, p, h.slot(), k)
@@ -237,14 +237,14 @@ func (a *Applied) note(o outcome) {
 }
 
 // storeKey plans one upsert and says whether it added a membership.
-func (w *writer) storeKey(a *Applied, p *partition, h holder, k keyRef, tokens int32) bool {
+func (w *writer) storeKey(a *Applied, p *partition, h holder, k *keyRef, tokens int32) bool {
 	c := w.current(p, k)
 	m := &w.memo
 	if m.valid && m.p == p && m.from == c.set && (c.set == 0 && m.long == k.long() || c.set != 0 && tokens == c.tokens) &&
 		(m.to == m.from || p.record(m.to).keys() < maxShared) {
 		a.note(m.outcome)
 		if m.outcome != older {
-			w.move(p, k, c, m.to, tokens)
+			w.move(p, k, &c, m.to, tokens)
 		}
 		return m.outcome == stored
 	}
@@ -254,7 +254,7 @@ func (w *writer) storeKey(a *Applied, p *partition, h holder, k keyRef, tokens i
 		*m = memo{p: p, valid: true, long: k.long(), from: c.set, to: to, outcome: o}
 	}
 	if o != older {
-		w.move(p, k, c, to, plain)
+		w.move(p, k, &c, to, plain)
 	}
 	return o == stored
 }
@@ -307,7 +307,7 @@ func (w *writer) removeAll(p *partition, slot uint16, keys Keys) (n int) {
 			n, removed = n+int(removed), 0
 			w.commit("evict")
 		}
-		if w.removeKey(p, slot, k) {
+		if w.removeKey(p, slot, &k) {
 			removed++
 			if w.feed != nil {
 				w.tell(ChangeRemoved, p, slot, k)
@@ -319,13 +319,13 @@ func (w *writer) removeAll(p *partition, slot uint16, keys Keys) (n int) {
 	return n + int(removed)
 }
 
-func (w *writer) removeKey(p *partition, slot uint16, k keyRef) bool {
+func (w *writer) removeKey(p *partition, slot uint16, k *keyRef) bool {
 	c := w.current(p, k)
 	if c.set == 0 {
 		return false
 	}
 	if m := &w.memo; m.valid && m.p == p && m.from == c.set && (m.to == 0 || p.record(m.to).keys() < maxShared) {
-		w.move(p, k, c, m.to, c.tokens)
+		w.move(p, k, &c, m.to, c.tokens)
 		return true
 	}
 	if p.record(c.set).find(slot) < 0 {
@@ -341,6 +341,6 @@ func (w *writer) removeKey(p *partition, slot uint16, k keyRef) bool {
 	if p.setFlags(c.set)&flagTokens == 0 {
 		w.memo = memo{p: p, valid: true, from: c.set, to: to}
 	}
-	w.move(p, k, c, to, tokens)
+	w.move(p, k, &c, to, tokens)
 	return true
 }

@@ -45,13 +45,13 @@ func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun) {
 	if !ok {
 		return
 	}
-	c := w.current(p, k)
+	c := w.current(p, &k)
 	if c.set == 0 {
 		return
 	}
 	ends := slices.ContainsFunc(runs, func(r creditRun) bool { return int(r.blocks) == i })
 	if m := &w.memo; !ends && m.valid && m.from == c.set && p.record(m.to).keys() < maxShared {
-		w.move(p, k, c, m.to, c.tokens)
+		w.move(p, &k, &c, m.to, c.tokens)
 		return
 	}
 	hs := p.decode(w.hs[:0], c.set, c.tokens)
@@ -71,5 +71,5 @@ func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun) {
 	if p.setFlags(c.set)&flagTokens == 0 {
 		w.memo = memo{p: p, valid: true, from: c.set, to: to}
 	}
-	w.move(p, k, c, to, hs[0].tokens)
+	w.move(p, &k, &c, to, hs[0].tokens)
 }

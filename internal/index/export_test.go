@@ -125,7 +125,8 @@ func (p *partition) check(held []int64) error {
 			owned[h.slot()]++
 			memberships++
 		}
-		if p.lookup(keyRef{word: e.key, hash: p.table(long).hash(e.key), name: w.nameOf(p, e.extra, long)}) != e {
+		k := keyRef{word: e.key, hash: p.table(long).hash(e.key), name: w.nameOf(p, e.extra, long)}
+		if p.lookup(&k) != e {
 			err = fmt.Errorf("a key of set %d is not found", e.set)
 		}
 	})

@@ -144,7 +144,7 @@ func (m *matcher) resolveLong(p *partition, keys [][]byte, from, window int) int
 		if !ok {
 			return i
 		}
-		e := p.lookup(k)
+		e := p.lookup(&k)
 		if e == nil {
 			return i
 		}
@@ -270,7 +270,7 @@ func (v *View) MatchExact(dst []Match, keys Keys) []Match {
 	if !ok {
 		return dst
 	}
-	e := v.part.lookup(k)
+	e := v.part.lookup(&k)
 	if e == nil {
 		return dst
 	}

@@ -93,10 +93,10 @@ func (x *Index) hashName(name []byte) uint64 {
 	return xxhash.Sum64(buf[:8+n])
 }
 
-func (k keyRef) long() bool { return k.name != nil }
+func (k *keyRef) long() bool { return k.name != nil }
 
 // lookup returns the entry of a key, or nil, for readers and the writer.
-func (p *partition) lookup(k keyRef) *entry {
+func (p *partition) lookup(k *keyRef) *entry {
 	if k.name == nil {
 		return p.short.find(k.hash, k.word)
 	}

@@ -172,7 +172,7 @@ func (w *writer) left(p *partition, id uint32, r record) {
 	case r.keys() == 0 && !r.marked(markPending):
 		r.mark(markPending)
 		w.pending = append(w.pending, setRef{p, id})
-	case end-start > 2*int(r.keys())+32 && !r.marked(markBloated):
+	case end-start > 3*int(r.keys())+64 && !r.marked(markBloated):
 		r.mark(markBloated)
 		w.bloated = append(w.bloated, setRef{p, id})
 	}
@@ -293,7 +293,7 @@ func (w *writer) without(p *partition, id uint32, words []uint64, drop func(hold
 		if w.feed != nil {
 			w.tellLost(p, r, k, drop)
 		}
-		w.move(p, k, c, to, tokens)
+		w.move(p, &k, &c, to, tokens)
 		moved++
 	}
 	return moved

@@ -163,7 +163,27 @@ func (t *table) findWhere(hash, key uint64, accept func(*entry) bool) *entry {
 	}
 }
 
-// insert adds a key that is absent and for which plan made room.
+// set adds a key, for which plan made room, or changes its entry.
+func (t *table) set(hash uint64, e entry) {
+	s := t.segment(hash)
+	for i := place(hash, len(s.entries)); ; i++ {
+		if i >= len(s.entries) {
+			i = 0
+		}
+		at := &s.entries[i]
+		switch {
+		case at.set == 0:
+			s.used++
+			*at = e
+			return
+		case at.key == e.key:
+			at.set, at.extra = e.set, e.extra
+			return
+		}
+	}
+}
+
+// insert adds a key for which plan made room, even if it is there already.
 func (t *table) insert(hash uint64, e entry) {
 	s := t.segment(hash)
 	s.used++
@@ -193,18 +213,39 @@ func (s *segment) distance(from, to int) int {
 	return to - from + len(s.entries)
 }
 
-// remove deletes an entry returned by find. Entries behind it move up, so that
-// no probe ends early.
+// delete removes a key, if it is there.
+func (t *table) delete(hash, key uint64) {
+	s := t.segment(hash)
+	for i := place(hash, len(s.entries)); ; i++ {
+		if i >= len(s.entries) {
+			i = 0
+		}
+		switch {
+		case s.entries[i].set == 0:
+			return
+		case s.entries[i].key == key:
+			t.vacate(s, i)
+			return
+		}
+	}
+}
+
+// remove deletes an entry returned by findWhere.
 func (t *table) remove(hash uint64, at *entry) {
 	s := t.segment(hash)
-	s.used--
-	hole := place(hash, len(s.entries))
-	for &s.entries[hole] != at {
-		hole = s.after(hole)
+	i := place(hash, len(s.entries))
+	for &s.entries[i] != at {
+		i = s.after(i)
 	}
+	t.vacate(s, i)
+}
+
+// vacate frees a place. Entries behind it move up, so that no probe ends early.
+func (t *table) vacate(s *segment, hole int) {
+	s.used--
 	for i := s.after(hole); s.entries[i].set != 0; i = s.after(i) {
-		from := place(t.hash(s.entries[i].key), len(s.entries))
-		if s.distance(from, i) >= s.distance(hole, i) {
+		home := place(t.hash(s.entries[i].key), len(s.entries))
+		if s.distance(home, i) >= s.distance(hole, i) {
 			s.entries[hole] = s.entries[i]
 			hole = i
 		}

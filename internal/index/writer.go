@@ -89,7 +89,7 @@ func (x *Index) end(w *writer) {
 func newWriter() *writer { return &writer{index: make([]uint64, 256), round: 1} }
 
 // current returns the state of a key.
-func (w *writer) current(p *partition, k keyRef) current {
+func (w *writer) current(p *partition, k *keyRef) current {
 	if len(w.edits) > 0 {
 		if i := w.find(p, k); i >= 0 {
 			e := &w.edits[i]
@@ -108,7 +108,7 @@ func (w *writer) current(p *partition, k keyRef) current {
 }
 
 // find returns the edit of a key, or -1.
-func (w *writer) find(p *partition, k keyRef) int32 {
+func (w *writer) find(p *partition, k *keyRef) int32 {
 	mask := uint64(len(w.index) - 1)
 	for i := k.hash >> 8 & mask; ; i = (i + 1) & mask {
 		at := w.index[i]
@@ -140,7 +140,7 @@ func (w *writer) findEntry(p *partition, hash uint64, e *entry, long bool) int32
 
 // move plans that a key goes from its current set to another, with a token
 // count for its entry. Counts of holders are the caller's business.
-func (w *writer) move(p *partition, k keyRef, c current, to uint32, tokens int32) {
+func (w *writer) move(p *partition, k *keyRef, c *current, to uint32, tokens int32) {
 	if c.set != to {
 		if c.set != 0 {
 			w.leave(p, c.set, k.word)
@@ -280,15 +280,10 @@ func (w *writer) apply() {
 func (e *edit) apply() {
 	p := e.p
 	if !e.long {
-		at := p.short.find(e.hash, e.word)
-		switch {
-		case e.set == 0 && at != nil:
-			p.short.remove(e.hash, at)
-		case e.set == 0:
-		case at != nil:
-			at.set, at.extra = e.set, uint32(e.tokens)
-		default:
-			p.short.insert(e.hash, entry{key: e.word, set: e.set, extra: uint32(e.tokens)})
+		if e.set == 0 {
+			p.short.delete(e.hash, e.word)
+		} else {
+			p.short.set(e.hash, entry{key: e.word, set: e.set, extra: uint32(e.tokens)})
 		}
 		return
 	}
@@ -308,16 +303,6 @@ func (e *edit) apply() {
 
 // clean frees what the committed changes left behind.
 func (w *writer) clean() {
-	for i := range w.edits {
-		e := &w.edits[i]
-		if e.set != 0 {
-			continue
-		}
-		if e.long {
-			p := e.p
-			p.names.release(e.name, nameWords(int(uint32(p.names.edit(e.name)[0]))))
-		}
-	}
 	for _, p := range w.touched {
 		p.short.endRound()
 		p.long.endRound()
@@ -325,7 +310,7 @@ func (w *writer) clean() {
 	}
 	for i := range w.edits {
 		if e := &w.edits[i]; e.set == 0 {
-			e.p.table(e.long).shrink(e.hash, &w.s.gate)
+			w.removed(e, i)
 		}
 	}
 	for _, b := range w.bloated {
@@ -352,8 +337,22 @@ func (w *writer) clean() {
 	w.reset()
 }
 
+// removed gives back what a key that is gone leaves behind. Segments shrink
+// slowly: looking at some of them is enough.
+func (w *writer) removed(e *edit, i int) {
+	if e.long {
+		p := e.p
+		p.names.release(e.name, nameWords(int(uint32(p.names.edit(e.name)[0]))))
+	}
+	if i%8 == 0 || len(w.edits) < 8 {
+		e.p.table(e.long).shrink(e.hash, &w.s.gate)
+	}
+}
+
 func (w *writer) reset() {
-	clear(w.edits)
+	if len(w.edits) > maxSweep {
+		clear(w.edits) // lets go of partitions
+	}
 	w.edits, w.touched, w.owners = w.edits[:0], w.touched[:0], w.owners[:0]
 	w.flips, w.pending, w.bloated = w.flips[:0], w.pending[:0], w.bloated[:0]
 	w.memo = memo{}
