@@ -151,7 +151,7 @@ func TestSEC_03_TenantOfOthersLooksAbsent(t *testing.T) {
 			allocations := func(caller, tenant string) float64 {
 				ctx := server.WithCaller(t.Context(), auth.Identity{Name: "system:serviceaccount:gw:" + caller})
 				r := of(tenant, proto.Clone(request).(*pb.LookupRouteRequest))
-				return testing.AllocsPerRun(20, func() {
+				return fewest(func() {
 					if _, err := g.server.LookupRoute(ctx, r); err != nil {
 						t.Error(err)
 					}
@@ -162,6 +162,16 @@ func TestSEC_03_TenantOfOthersLooksAbsent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fewest is how many allocations a function needs at least: other goroutines
+// and emptied pools may add some to a run.
+func fewest(run func()) float64 {
+	least := testing.AllocsPerRun(1, run)
+	for range 50 {
+		least = min(least, testing.AllocsPerRun(1, run))
+	}
+	return least
 }
 
 func wire(t *testing.T, m proto.Message) string {
