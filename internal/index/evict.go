@@ -170,26 +170,26 @@ func (w *writer) victim(p *partition, r record, rank int64) uint16 {
 	panic("index: a ranked set has no victim")
 }
 
-// rerank sorts a scope's victims again after its tenant's rules changed.
+// rerank brings a scope's queues in line with changed rules of its tenant.
 func (s *scope) rerank() {
 	s.write.Lock()
 	defer s.write.Unlock()
-	lfu := s.x.rulesOf(s.id.Tenant).LFU
+	rules := s.x.rulesOf(s.id.Tenant)
 	for _, p := range s.parts {
-		if p.lfu == lfu {
-			continue
+		if p.lfu != rules.LFU {
+			p.lfu = rules.LFU
+			for _, id := range p.evict.all(&p.sets) {
+				p.requeue(&p.evict, id, p.ranks(p.record(id)).evict)
+			}
+			s.x.evictor.offer(p)
 		}
-		p.lfu = lfu
-		var ids []uint32
-		for _, head := range p.evict.heads {
-			for id := head; id != 0; id = p.evict.next(&p.sets, id) {
-				ids = append(ids, id)
+		if p.fresh.idle == rules.Limited {
+			p.fresh = newQueue(wordQuota)
+			p.fresh.idle = !rules.Limited
+			for _, id := range p.expiry.all(&p.sets) {
+				p.fresh.add(&p.sets, id, p.ranks(p.record(id)).fresh)
 			}
 		}
-		for _, id := range ids {
-			p.requeue(&p.evict, id, p.ranks(p.record(id)).evict)
-		}
-		s.x.evictor.offer(p)
 	}
 }
 

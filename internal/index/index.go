@@ -72,7 +72,8 @@ func (x *Index) SetRules(defaults TenantRules, byTenant map[string]TenantRules) 
 	old := x.rules.Swap(set)
 	for _, s := range x.allScopes() {
 		s.recheckBy(0)
-		if old.of(s.id.Tenant).LFU != set.of(s.id.Tenant).LFU {
+		was, is := old.of(s.id.Tenant), set.of(s.id.Tenant)
+		if was.LFU != is.LFU || was.Limited != is.Limited {
 			s.rerank()
 		}
 	}

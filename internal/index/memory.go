@@ -87,6 +87,6 @@ func (p *partition) trim() {
 	long.release()
 	p.intern.release()
 	p.logs, p.intern, p.owners = arena{}, newTable(x.seed, &x.slabs), nil
-	p.expiry, p.evict, p.fresh = newQueue(wordExpiry), newQueue(wordCap), newQueue(wordQuota)
+	p.newQueues(p.fresh.idle)
 	p.trims++
 }

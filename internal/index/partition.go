@@ -53,12 +53,22 @@ type owner struct {
 
 func newPartition(s *scope, adapter string) *partition {
 	x := s.x
-	return &partition{
+	p := &partition{
 		scope: s, adapter: adapter,
 		short: newTable(x.seed, &x.slabs), long: newTable(x.seed, &x.slabs), intern: newTable(x.seed, &x.slabs),
-		expiry: newQueue(wordExpiry), evict: newQueue(wordCap), fresh: newQueue(wordQuota),
 		enqueued: noSecond,
 	}
+	rules := x.rulesOf(s.id.Tenant)
+	p.lfu = rules.LFU
+	p.newQueues(!rules.Limited)
+	return p
+}
+
+// newQueues gives the partition empty queues. The cap's is idle while there is
+// no global bound, the quota's while the tenant has none.
+func (p *partition) newQueues(withoutQuota bool) {
+	p.expiry, p.evict, p.fresh = newQueue(wordExpiry), newQueue(wordCap), newQueue(wordQuota)
+	p.evict.idle, p.fresh.idle = p.scope.x.evictor.off, withoutQuota
 }
 
 // keyRef is a key made ready for its table.

@@ -11,7 +11,9 @@ package index
 //
 // Invariant: every second in heads is in heap. heap may hold more.
 type queue struct {
-	word  int
+	word int
+	// idle: nobody asks for the order, so none is kept.
+	idle  bool
 	heads map[int64]uint32
 	heap  []int64
 }
@@ -20,6 +22,9 @@ func newQueue(word int) queue { return queue{word: word, heads: map[int64]uint32
 
 // add puts a set in line.
 func (q *queue) add(a *arena, id uint32, second int64) {
+	if q.idle {
+		return
+	}
 	r := a.edit(id)
 	head, inUse := q.heads[second]
 	r[q.word], r[q.word+1] = uint64(second), uint64(head)
@@ -35,6 +40,9 @@ func (q *queue) add(a *arena, id uint32, second int64) {
 
 // remove takes a set out of line.
 func (q *queue) remove(a *arena, id uint32) {
+	if q.idle {
+		return
+	}
 	r := a.edit(id)
 	next, prev := uint32(r[q.word+1]), uint32(r[q.word+1]>>32)
 	if next != 0 {
@@ -50,6 +58,16 @@ func (q *queue) remove(a *arena, id uint32) {
 	default:
 		delete(q.heads, int64(r[q.word]))
 	}
+}
+
+// all returns the sets in line.
+func (q *queue) all(a *arena) (ids []uint32) {
+	for _, head := range q.heads {
+		for id := head; id != 0; id = q.next(a, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // next returns the set that follows in the same second, 0 = none.

@@ -154,7 +154,6 @@ func (s *scope) partition(adapter string) *partition {
 		return p
 	}
 	p := newPartition(s, adapter)
-	p.lfu = s.x.rulesOf(s.id.Tenant).LFU
 	s.exclusive("apply", func() { s.parts[adapter] = p })
 	s.x.bytes.add(p.settled())
 	return p
