@@ -26,7 +26,10 @@ func (f *Fleet) Decide(r *Request) (Decision, *Guard) {
 	if chosen == nil {
 		return decision, nil
 	}
-	return decision, f.creditLocked(chosen, r, decision.Prediction.OverlapTokens)
+	guard := f.creditLocked(chosen, r, decision.Prediction.OverlapTokens)
+	f.noteLocked(guard, r)
+	f.balance.spend(r.promptTokens(), decision.givenUpTokens)
+	return decision, guard
 }
 
 // Preview returns what Decide would choose now, without any effect on load.
@@ -41,9 +44,8 @@ func (f *Fleet) Preview(r *Request) Decision {
 func (f *Fleet) decideLocked(r *Request) (Decision, *member) {
 	f.considerLocked(r)
 	decision := Decision{Policy: f.options.Policy.Name(), TieBreak: TieNone}
-	f.placeHintLocked(r, &decision)
+	f.placeEvidenceLocked(r, &decision)
 	f.saturateLocked(f.considered, f.eligible)
-
 	chosen := -1
 	switch {
 	case len(f.eligible) == 0:
@@ -75,40 +77,11 @@ func (f *Fleet) considerLocked(r *Request) {
 		m.assumePrefilled(r.Now)
 		candidate := Candidate{ID: m.replica.ID, Gate: m.gate(r), View: f.viewLocked(m, r.Now)}
 		candidate.WaitSeconds = candidate.wait(uncached(tokens, 0))
+		candidate.Source = SourceNone
 		f.considered = append(f.considered, candidate)
 		if candidate.Gate == GateNone {
 			f.eligible = append(f.eligible, i)
 		}
-	}
-}
-
-// placeHintLocked gives the hint's evidence to the replicas it names.
-func (f *Fleet) placeHintLocked(r *Request, decision *Decision) {
-	prediction := &decision.Prediction
-	prediction.ReasonCode = r.Hint.Reason
-	prediction.PromptTokens = r.PromptTokens
-	prediction.BlockSize, prediction.RequestBlocks = r.Hint.BlockSize, r.Hint.RequestBlocks
-	tokens := r.promptTokens()
-	for rank, score := range r.Hint.Scores {
-		at, known := slices.BinarySearchFunc(f.ordered, score.Replica, compareID)
-		if !known {
-			if decision.UnplaceableCount == 0 {
-				decision.Unplaceable = score.Replica
-			}
-			decision.UnplaceableCount++
-			continue
-		}
-		c := &f.considered[at]
-		if c.HintRank >= 0 {
-			continue // named twice: the better position counts
-		}
-		c.HintRank, c.HintScore = rank, score.Score
-		if r.Hint.Reason != ReasonPrefixMatch {
-			continue
-		}
-		c.MatchedTokens = max(score.MatchedTokens, 0)
-		c.WaitSeconds = c.wait(uncached(tokens, c.MatchedTokens))
-		prediction.BestOverlapTokens = max(prediction.BestOverlapTokens, c.MatchedTokens)
 	}
 }
 
@@ -117,10 +90,14 @@ func (f *Fleet) askPolicyLocked(r *Request, decision *Decision) int {
 	if r.LoadOnly {
 		policy = f.loadOnly
 	}
-	f.selection = Selection{Request: r, Rand: f.options.Rand, candidates: f.considered, eligible: f.eligible}
+	f.selection = Selection{
+		Request: r, Rand: f.options.Rand, SparableTokens: f.balance.sparable(),
+		meanRequests: f.shareLocked(r.Now), scratch: f.selection.scratch, candidates: f.considered, eligible: f.eligible,
+	}
 	choice := policy.Choose(&f.selection)
 	decision.Origin, decision.TieBreak = choice.Origin, choice.TieBreak
 	decision.Prediction.Branch, decision.Prediction.Source = choice.Branch, choice.Source
+	decision.givenUpTokens = choice.GivenUpTokens
 	return f.eligible[choice.Index]
 }
 
@@ -207,9 +184,9 @@ func (f *Fleet) saturateLocked(candidates []Candidate, positions []int) {
 	tolerated := f.options.ToleratedTTFT.Seconds()
 	for _, i := range positions {
 		c := &candidates[i]
-		c.Saturated = float64(c.QueueTokens) > c.RateTokens*tolerated ||
-			float64(c.Inflight) > bound ||
-			c.UsageKnown && c.Usage >= saturatedUsage
+		queued := float64(c.QueueTokens) > c.RateTokens*tolerated
+		full := float64(c.Inflight) > bound || c.UsageKnown && c.Usage >= saturatedUsage
+		c.Saturated, c.QueuedOnly = queued || full, queued && !full
 	}
 }
 

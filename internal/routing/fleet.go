@@ -29,6 +29,21 @@ type Options struct {
 	ReportTTL time.Duration
 	// Breaker holds the thresholds of each replica's breaker.
 	Breaker breaker.Settings
+	// SpeculativeTTL is how long own placements count beside what the index
+	// says. Default 2 s.
+	SpeculativeTTL time.Duration
+	// ApproxTTL is how long own placements count where the index says nothing.
+	// Default 120 s; negative remembers them for SpeculativeTTL only.
+	ApproxTTL time.Duration
+	// ApproxLimit bounds the remembered pairs of a replica and a key. Default
+	// 262,144.
+	ApproxLimit int
+	// BalanceShare is the share of prompt tokens that may be computed again to
+	// even out the load. Default 0.0175; negative is none.
+	BalanceShare float64
+	// RecentHalfLife is the time in which a dispatch loses half its weight in
+	// a replica's share of the load. Default 10 min.
+	RecentHalfLife time.Duration
 	// RecordLimit bounds Decision.Candidates. Default 32.
 	RecordLimit int
 }
@@ -65,6 +80,12 @@ type Fleet struct {
 	// Everything below and every *member is guarded by mu.
 	byID    map[string]*member
 	ordered []*member // by id
+	// bySlot finds members by their place in placed.
+	bySlot   map[uint32]*member
+	nextSlot uint32
+	placed   *placements
+	balance  balance
+	recency  recency
 	// The rest is scratch space of one decision.
 	considered []Candidate // parallel to ordered
 	eligible   []int       // positions in considered
@@ -79,6 +100,10 @@ type member struct {
 	ready   bool
 	drained bool
 	breaker *breaker.Breaker
+	// slot stands for the replica, as long as its cache lives, in placed.
+	slot uint32
+	// recent is a decaying count of requests, see recency.
+	recent float64
 
 	inflight int
 	// pending are the uncached tokens of own requests without a first byte.
@@ -97,25 +122,45 @@ type member struct {
 
 // NewFleet returns an empty fleet.
 func NewFleet(options Options) *Fleet {
-	if options.PrefillRate <= 0 {
-		options.PrefillRate = 8000
+	options = options.withDefaults()
+	ttl := max(options.ApproxTTL, options.SpeculativeTTL)
+	return &Fleet{
+		options: options, loadOnly: leastLoad{},
+		byID: map[string]*member{}, bySlot: map[uint32]*member{},
+		placed:  newPlacements(ttl, options.ApproxLimit),
+		balance: balance{share: max(options.BalanceShare, 0)},
+		recency: recency{halfLife: options.RecentHalfLife},
 	}
-	if options.ToleratedTTFT <= 0 {
-		options.ToleratedTTFT = 2 * time.Second
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.PrefillRate, 8000)
+	setDefault(&o.ToleratedTTFT, 2*time.Second)
+	setDefault(&o.ReportTTL, 15*time.Second)
+	setDefault(&o.SpeculativeTTL, 2*time.Second)
+	setDefault(&o.RecentHalfLife, 10*time.Minute)
+	setDefault(&o.ApproxLimit, 1<<18)
+	setDefault(&o.RecordLimit, 32)
+	if o.ApproxTTL == 0 {
+		o.ApproxTTL = 2 * time.Minute
 	}
-	if options.ReportTTL <= 0 {
-		options.ReportTTL = 15 * time.Second
+	if o.BalanceShare == 0 {
+		o.BalanceShare = 0.0175
 	}
-	if options.RecordLimit <= 0 {
-		options.RecordLimit = 32
+	if o.Rand == nil {
+		o.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
-	if options.Rand == nil {
-		options.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	if o.Policy == nil {
+		o.Policy = newHint(PolicyOptions{ToleratedTTFT: o.ToleratedTTFT})
 	}
-	if options.Policy == nil {
-		options.Policy = newHint(PolicyOptions{ToleratedTTFT: options.ToleratedTTFT})
+	return o
+}
+
+// setDefault replaces a value that is not positive.
+func setDefault[T int | float64 | time.Duration](value *T, standard T) {
+	if *value <= 0 {
+		*value = standard
 	}
-	return &Fleet{options: options, loadOnly: leastLoad{}, byID: map[string]*member{}}
 }
 
 // Policy returns the name of the fleet's policy.
@@ -137,6 +182,7 @@ func (f *Fleet) Put(replica Replica) {
 		breaker: breaker.New(f.options.Breaker),
 	}
 	f.byID[replica.ID] = m
+	f.newSlotLocked(m)
 	at, _ := slices.BinarySearchFunc(f.ordered, replica.ID, compareID)
 	f.ordered = slices.Insert(f.ordered, at, m)
 }
@@ -149,20 +195,35 @@ func (f *Fleet) Remove(id string) {
 }
 
 func (f *Fleet) removeLocked(id string) {
-	if _, ok := f.byID[id]; !ok {
+	m, ok := f.byID[id]
+	if !ok {
 		return
 	}
 	delete(f.byID, id)
+	delete(f.bySlot, m.slot)
 	at, _ := slices.BinarySearchFunc(f.ordered, id, compareID)
 	f.ordered = slices.Delete(f.ordered, at, at+1)
+}
+
+// newSlotLocked makes the fleet forget what was placed on a replica.
+func (f *Fleet) newSlotLocked(m *member) {
+	delete(f.bySlot, m.slot)
+	f.nextSlot++
+	m.slot = f.nextSlot
+	f.bySlot[m.slot] = m
 }
 
 func compareID(m *member, id string) int { return cmp.Compare(m.replica.ID, id) }
 
 // SetReady notes whether a replica passes its health checks. Load counts are
-// not touched.
+// not touched; placements on a replica that fails them are forgotten.
 func (f *Fleet) SetReady(id string, ready bool) {
-	f.update(id, func(m *member) { m.ready = ready })
+	f.update(id, func(m *member) {
+		if m.ready && !ready {
+			f.newSlotLocked(m)
+		}
+		m.ready = ready
+	})
 }
 
 // SetDraining stops or resumes sending new requests to a replica.

@@ -37,9 +37,14 @@ type Guard struct {
 	// prefilledBy is when the prefill should be over, if no first byte tells.
 	prefilledBy time.Time
 
-	// Guarded by fleet.mu.
-	generation        uint64
-	prefilled, closed bool
+	// keys are what was noted as placed on slot, new to it from fresh on.
+	keys  []uint64
+	slot  uint32
+	fresh int
+
+	// Guarded by fleet.mu, like keys.
+	generation                  uint64
+	answered, prefilled, closed bool
 }
 
 func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
@@ -60,6 +65,7 @@ func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
 	m.inflight++
 	m.pending += g.uncached
 	m.since += g.uncached
+	m.recent += f.weightLocked(r.Now)
 	return g
 }
 
@@ -73,6 +79,7 @@ func (g *Guard) Replica() (id, uid string) {
 func (g *Guard) FirstByte(now time.Time) {
 	g.fleet.mu.Lock()
 	defer g.fleet.mu.Unlock()
+	g.answered = g.answered || !g.closed
 	if g.prefilled || g.closed {
 		return
 	}
@@ -93,11 +100,16 @@ func (g *Guard) End(now time.Time, outcome Outcome) {
 	g.closed = true
 	g.releasePrefillLocked()
 	g.member.inflight--
+	if outcome != Succeeded && !g.answered {
+		g.fleet.disownLocked(g)
+	}
 	switch outcome {
 	case Succeeded:
 		g.member.breaker.Success(g.trial)
 	case Failed:
-		g.member.breaker.Failure(g.trial, now)
+		if g.member.breaker.Failure(g.trial, now) && g.fleet.bySlot[g.member.slot] == g.member {
+			g.fleet.newSlotLocked(g.member)
+		}
 	default:
 		g.member.breaker.Ignore(g.trial)
 	}

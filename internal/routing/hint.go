@@ -2,10 +2,7 @@
 
 package routing
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 const (
 	// depthShare is the share of the prompt by which a match may be shorter
@@ -13,21 +10,21 @@ const (
 	depthShare = 0.05
 	// minMarginSeconds is the least extra wait a prefix is worth.
 	minMarginSeconds = 0.05
-	// marginShare is the share of the time to recompute a prefix that a second
-	// copy of it costs the fleet.
-	marginShare = 0.5
-	// affinityMarginSeconds is the extra wait a replica named without cache
-	// evidence is worth.
-	affinityMarginSeconds = 0.02
+	// crowdedShare and crowdedRequests bound what a holder may be given lately
+	// above the mean of all before some of it goes elsewhere.
+	crowdedShare    = 1.1
+	crowdedRequests = 2
 )
 
 // hint follows the index while load allows. A request stays with its prefix
-// until the holders are saturated or waiting for them costs more than a second
-// copy; then the least loaded replica gets it and becomes a holder.
+// until waiting for its holders costs more than a second copy; then the least
+// loaded replica gets it and becomes a holder.
 type hint struct {
 	stickyMargin     float64
-	hotMarginSeconds float64
+	toleratedSeconds float64
 	fallback         Policy
+	// approximate uses old own placements where the index does not speak.
+	approximate bool
 }
 
 func newHint(options PolicyOptions) *hint {
@@ -37,30 +34,35 @@ func newHint(options PolicyOptions) *hint {
 	if options.StickyMargin <= 0 {
 		options.StickyMargin = 1
 	}
-	fallback, err := newFallback(options.Fallback)
+	fallback, err := newMissPolicy(options.Fallback)
 	if err != nil {
-		fallback = leastLoad{}
+		fallback = leastGiven{}
 	}
 	return &hint{
 		stickyMargin:     options.StickyMargin,
-		hotMarginSeconds: options.ToleratedTTFT.Seconds() / 2,
+		toleratedSeconds: options.ToleratedTTFT.Seconds(),
 		fallback:         fallback,
 	}
 }
 
 func (*hint) Name() string { return PolicyHint }
 
+// evidence implements evidenced.
+func (p *hint) evidence(h *Hint) evidence {
+	return evidence{index: h.Reason == ReasonPrefixMatch, speculative: true}
+}
+
 func (p *hint) Choose(s *Selection) Choice {
+	if best := deepest(s); best > 0 {
+		return p.followPrefix(s, best)
+	}
 	switch s.Request.Hint.Reason {
 	case ReasonPrefixMatch:
-		if best := deepest(s); best > 0 {
-			return p.followPrefix(s, best)
-		}
 		return p.without(s, BranchMiss)
 	case ReasonAffinityHint:
-		return p.followNamed(s, affinityMarginSeconds, 0, BranchAffinity)
+		return p.followAffinity(s)
 	case ReasonTenantHot:
-		return p.followNamed(s, p.hotMarginSeconds, math.MaxInt, BranchTenantHot)
+		return p.followHot(s)
 	case ReasonTimeout:
 		return p.without(s, BranchTimeout)
 	case "":
@@ -80,6 +82,18 @@ func (p *hint) without(s *Selection, branch Branch) Choice {
 	return choice
 }
 
+// followAffinity takes the replica the index names for equal prompts to meet
+// on, if only chance would settle the choice otherwise.
+func (p *hint) followAffinity(s *Selection) Choice {
+	equals := s.leastGiven()
+	for _, i := range equals {
+		if s.At(i).HintRank == 0 {
+			return Choice{Index: i, Origin: OriginIndexHint, Branch: BranchAffinity, Source: SourceIndexLookup, TieBreak: TieNone}
+		}
+	}
+	return p.without(s, BranchMiss)
+}
+
 func deepest(s *Selection) int {
 	best := 0
 	for i := range s.Len() {
@@ -88,31 +102,88 @@ func deepest(s *Selection) int {
 	return best
 }
 
-// followPrefix keeps the request with the deepest holders, or spills it.
+// sourceOf returns what the deepest match rests on.
+func sourceOf(s *Selection, deepest int) Source {
+	for i := range s.Len() {
+		if s.At(i).MatchedTokens == deepest {
+			return s.At(i).Source
+		}
+	}
+	return SourceNone
+}
+
+// followPrefix keeps the request with the deepest holders, or spills it. A
+// long queue alone does not rule a holder out: its wait is compared.
 func (p *hint) followPrefix(s *Selection, best int) Choice {
 	slack := max(float64(s.Request.Hint.BlockSize), depthShare*float64(s.Request.promptTokens()))
 	deep := func(c *Candidate) bool {
 		return c.MatchedTokens > 0 && float64(c.MatchedTokens) >= float64(best)-slack
 	}
-	hit := Choice{Origin: OriginIndexHint, Branch: BranchHit, Source: SourceIndexLookup}
-	index, tie := bestHolder(s, func(c *Candidate) bool { return deep(c) && !c.Saturated })
-	if index >= 0 {
-		c := s.At(index)
-		margin := max(minMarginSeconds, marginShare*float64(c.MatchedTokens)/c.RateTokens)
-		if c.WaitSeconds <= s.minWait()+p.stickyMargin*margin {
-			hit.Index, hit.TieBreak = index, tie
-			return hit
+	index, tie := bestHolder(s, func(c *Candidate) bool { return deep(c) && (!c.Saturated || c.QueuedOnly) })
+	if index >= 0 && s.At(index).WaitSeconds <= s.minWait()+p.margin(s.At(index)) {
+		if moved, ok := s.evenOut(index); ok {
+			return moved
 		}
+		return followed(s, index, tie)
 	}
 	index, tie = s.leastWait(func(c *Candidate) bool { return !c.Saturated })
 	if index < 0 {
 		index, tie = s.leastWait(func(*Candidate) bool { return true })
 	}
 	if deep(s.At(index)) {
-		hit.Index, hit.TieBreak = index, tie
-		return hit
+		return followed(s, index, tie)
 	}
-	return Choice{Index: index, Origin: OriginLoadSpill, Branch: BranchSpill, Source: SourceIndexLookup, TieBreak: tie}
+	return spilled(index, sourceOf(s, best), tie)
+}
+
+// margin is the extra wait that a holder's prefix is worth: the time to compute
+// it once more, since a second copy costs the fleet that and its room.
+func (p *hint) margin(c *Candidate) float64 {
+	seconds := max(minMarginSeconds, float64(c.MatchedTokens)/c.RateTokens)
+	return min(p.stickyMargin*seconds, p.toleratedSeconds)
+}
+
+// followed is the choice of a holder. Only the index can be followed; own
+// placements are a policy's guess.
+func followed(s *Selection, index int, tie TieBreak) Choice {
+	choice := Choice{Index: index, Origin: OriginIndexHint, Branch: BranchHit, Source: s.At(index).Source, TieBreak: tie}
+	if choice.Source != SourceIndexLookup {
+		choice.Origin = OriginPolicy
+	}
+	return choice
+}
+
+// spilled is the choice of a replica that is no deep holder, given up for load
+// against evidence of the given source.
+func spilled(index int, source Source, tie TieBreak) Choice {
+	return Choice{Index: index, Origin: OriginLoadSpill, Branch: BranchSpill, Source: source, TieBreak: tie}
+}
+
+// evenOut moves a request from a crowded holder to the replica that gives up
+// the least reuse, if that can be spared.
+func (s *Selection) evenOut(holder int) (Choice, bool) {
+	h := s.At(holder)
+	if h.Requests <= crowdedShare*s.meanRequests+crowdedRequests {
+		return Choice{}, false
+	}
+	best, least := -1, 0
+	for i := range s.Len() {
+		c := s.At(i)
+		given := h.MatchedTokens - c.MatchedTokens
+		if c.Saturated || given > s.SparableTokens || c.Requests > s.meanRequests ||
+			c.WaitSeconds > h.WaitSeconds+float64(max(given, 0))/c.RateTokens+tieSeconds {
+			continue
+		}
+		if best < 0 || given < least || given == least && c.Requests < s.At(best).Requests {
+			best, least = i, given
+		}
+	}
+	if best < 0 {
+		return Choice{}, false
+	}
+	moved := spilled(best, h.Source, TieLoad)
+	moved.GivenUpTokens = max(least, 0)
+	return moved, true
 }
 
 // bestHolder returns the holder with the least wait; ties go to the longer
@@ -166,14 +237,14 @@ func compareHolders(a, b *Candidate) (int, TieBreak) {
 	}
 }
 
-// followNamed takes the best named replica, down to maxRank, that is not
-// saturated and waits at most margin longer than the least loaded replica.
-func (p *hint) followNamed(s *Selection, marginSeconds float64, maxRank int, branch Branch) Choice {
-	limit := s.minWait() + marginSeconds
+// followHot takes the best named replica that is not saturated and waits at
+// most half the tolerated time longer than the least loaded one.
+func (p *hint) followHot(s *Selection) Choice {
+	limit := s.minWait() + p.toleratedSeconds/2
 	best := -1
 	for i := range s.Len() {
 		c := s.At(i)
-		if c.HintRank < 0 || c.HintRank > maxRank || c.Saturated || c.WaitSeconds > limit {
+		if c.HintRank < 0 || c.Saturated || c.WaitSeconds > limit {
 			continue
 		}
 		if best < 0 || c.HintRank < s.At(best).HintRank {
@@ -183,5 +254,5 @@ func (p *hint) followNamed(s *Selection, marginSeconds float64, maxRank int, bra
 	if best < 0 {
 		return p.without(s, BranchMiss)
 	}
-	return Choice{Index: best, Origin: OriginIndexHint, Branch: branch, Source: SourceIndexLookup, TieBreak: TieNone}
+	return Choice{Index: best, Origin: OriginIndexHint, Branch: BranchTenantHot, Source: SourceIndexLookup, TieBreak: TieNone}
 }

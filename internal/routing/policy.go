@@ -25,6 +25,8 @@ type Choice struct {
 	Branch   Branch
 	Source   Source
 	TieBreak TieBreak
+	// GivenUpTokens are computed again for the sake of an even load.
+	GivenUpTokens int
 }
 
 // Selection is what a policy sees: at least one eligible replica, sorted by
@@ -32,9 +34,13 @@ type Choice struct {
 type Selection struct {
 	Request *Request
 	Rand    *rand.Rand
+	// SparableTokens bounds Choice.GivenUpTokens.
+	SparableTokens int
 
-	candidates []Candidate
-	eligible   []int
+	meanRequests float64
+	scratch      []int
+	candidates   []Candidate
+	eligible     []int
 }
 
 // Len returns the number of eligible replicas.
@@ -76,6 +82,16 @@ func NewPolicy(name string, options PolicyOptions) (Policy, error) {
 			return nil, fmt.Errorf("fallback policy: %w", err)
 		}
 		return newHint(options), nil
+	}
+	return newFallback(name)
+}
+
+// newMissPolicy returns the policy for prompts nobody holds. Where least_load
+// would leave it to chance, the replica that was given least lately gets them:
+// early placements decide where later requests go.
+func newMissPolicy(name string) (Policy, error) {
+	if name == "" || name == PolicyLeastLoad {
+		return leastGiven{}, nil
 	}
 	return newFallback(name)
 }
@@ -127,6 +143,18 @@ func (leastLoad) Choose(s *Selection) Choice {
 	return byPolicy(index, tie)
 }
 
+type leastGiven struct{}
+
+func (leastGiven) Name() string { return PolicyLeastLoad }
+
+func (leastGiven) Choose(s *Selection) Choice {
+	equals := s.leastGiven()
+	if len(equals) == 1 {
+		return byPolicy(equals[0], TieLoad)
+	}
+	return byPolicy(equals[s.Rand.IntN(len(equals))], TieRandom)
+}
+
 type powerOfTwo struct{}
 
 func (powerOfTwo) Name() string { return PolicyPowerOfTwo }
@@ -176,6 +204,25 @@ func (s *Selection) leastWait(admit func(*Candidate) bool) (int, TieBreak) {
 		return chosen, TieRandom
 	}
 	return chosen, TieNone
+}
+
+// leastGiven returns the replicas that were given the fewest requests lately
+// among those with the least wait. The slice is valid until the next call.
+func (s *Selection) leastGiven() []int {
+	admitted := s.minWait() + tieSeconds
+	equals, fewest := s.scratch[:0], 0.0
+	for i := range s.eligible {
+		c := s.At(i)
+		switch {
+		case c.WaitSeconds > admitted || len(equals) > 0 && c.Requests > fewest:
+			continue
+		case len(equals) > 0 && c.Requests < fewest:
+			equals = equals[:0]
+		}
+		equals, fewest = append(equals, i), c.Requests
+	}
+	s.scratch = equals
+	return equals
 }
 
 // minWait returns the least wait of all eligible replicas.

@@ -14,6 +14,8 @@ type Request struct {
 	// PromptTokens is 0 when unknown; PromptBytes then gives an estimate.
 	PromptTokens, PromptBytes int
 	Hint                      Hint
+	// Chain is the prompt as this process remembers it; empty if unknown.
+	Chain Chain
 	// Target is the only replica allowed, by id. Empty allows all.
 	Target string
 	// Exclude lists replicas that already failed this request.
@@ -74,6 +76,8 @@ type Decision struct {
 	// order of id; CandidatesTotal counts those beyond the record limit too.
 	Candidates      []Candidate
 	CandidatesTotal int
+
+	givenUpTokens int
 }
 
 // Prediction is what a choice expects of the chosen replica's cache. It is an
@@ -108,9 +112,14 @@ type View struct {
 	Usage      float64
 	UsageKnown bool
 	// RateTokens is the prefill speed in tokens per second.
-	RateTokens    float64
+	RateTokens float64
+	// Requests counts what the replica was given lately; each dispatch loses
+	// half its weight per half-life.
+	Requests      float64
 	MatchedTokens int
-	HintScore     float32
+	// Source says what MatchedTokens rests on.
+	Source    Source
+	HintScore float32
 	// HintRank is the position in the hint, -1 when not named.
 	HintRank int
 	// WaitSeconds is the expected time to the first token.
@@ -118,4 +127,6 @@ type View struct {
 	// Saturated means that the replica should get no more work because of a
 	// cached prefix.
 	Saturated bool
+	// QueuedOnly means that only its queue saturates the replica.
+	QueuedOnly bool
 }

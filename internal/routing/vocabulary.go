@@ -38,6 +38,8 @@ type Source string
 // Sources.
 const (
 	SourceIndexLookup Source = "index_lookup"
+	SourceSpeculative Source = "speculative"
+	SourceApprox      Source = "approx_tree"
 	SourceNone        Source = "none"
 )
 
@@ -49,6 +51,7 @@ const (
 	TieNone    TieBreak = "none"
 	TieOverlap TieBreak = "overlap"
 	TieScore   TieBreak = "score"
+	TieLoad    TieBreak = "load"
 	TieRandom  TieBreak = "random"
 )
 

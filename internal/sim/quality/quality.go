@@ -22,6 +22,10 @@ type Options struct {
 	Policy string
 	// EventDelay is how long an event takes to the index. Default 2 ms.
 	EventDelay time.Duration
+	// Gateways take turns; each knows its own requests only. Default 1.
+	Gateways int
+	// Seed of the router's random choices. Default 0.
+	Seed uint64
 }
 
 // Result compares one placement with the references.
@@ -57,6 +61,7 @@ func Measure(options Options, arrivals []oracle.Arrival) (Result, error) {
 	if options.Fleet.Scheduler.BlockSize <= 0 {
 		options.Fleet.Scheduler.BlockSize = 16
 	}
+	options.Gateways = max(options.Gateways, 1)
 	router, err := newRouter(options)
 	if err != nil {
 		return Result{}, fmt.Errorf("measure quality: %w", err)

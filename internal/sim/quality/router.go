@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,7 +45,8 @@ type router struct {
 	scope     index.Scope
 	index     *index.Index
 	decider   *lookup.Decider
-	fleet     *routing.Fleet
+	gateways  []*routing.Fleet
+	turn      int // number of arrivals so far
 	replicas  []replicaFeed
 	delayed   []publication // in order of time
 	heartbeat int64         // Unix milliseconds of the last one
@@ -77,24 +79,23 @@ type publication struct {
 }
 
 func newRouter(options Options) (*router, error) {
-	policy, err := routing.NewPolicy(options.Policy, routing.PolicyOptions{})
-	if err != nil {
-		return nil, err
-	}
 	shape, err := wire.ParseShape("vllm-0.24")
 	if err != nil {
 		return nil, err
 	}
 	r := &router{
 		options: options, blockSize: options.Fleet.Scheduler.BlockSize, now: epoch,
-		scope:  index.Scope{Tenant: tenant, Model: model, Scheme: scheme},
-		index:  index.New(index.Config{}),
-		guards: make(map[*oracle.Arrival]*routing.Guard),
-		fleet: routing.NewFleet(routing.Options{
-			Policy: policy, Rand: rand.New(rand.NewPCG(1, 1)),
-			PrefillRate: options.Fleet.Timing.PrefillTokensPerSecond,
-		}),
+		scope:   index.Scope{Tenant: tenant, Model: model, Scheme: scheme},
+		index:   index.New(index.Config{}),
+		guards:  make(map[*oracle.Arrival]*routing.Guard),
 		reasons: make(map[string]int), origins: make(map[string]int),
+	}
+	for number := range options.Gateways {
+		fleet, err := newGateway(options, number)
+		if err != nil {
+			return nil, err
+		}
+		r.gateways = append(r.gateways, fleet)
 	}
 	r.decider = lookup.New(lookup.Options{
 		Index: r.index, Now: func() time.Time { return r.now },
@@ -102,18 +103,37 @@ func newRouter(options Options) (*router, error) {
 	})
 	for number := range options.Fleet.Replicas {
 		feed := replicaFeed{
-			id:      "engine-" + strconv.Itoa(number),
+			id:      replicaID(number),
 			session: publisher.NewSession(publisher.SessionConfig{Scheme: scheme}),
 			encoder: wire.Encoder{Shape: shape},
 		}
 		feed.session.Connected(epoch)
 		r.replicas = append(r.replicas, feed)
-		r.fleet.Put(routing.Replica{ID: feed.id})
-		r.fleet.SetReady(feed.id, true)
-		r.fleet.SetServes(feed.id, routing.Serves{model: nil})
 		r.index.SessionUp(r.scope, feed.id, epoch.UnixMilli())
 	}
 	return r, nil
+}
+
+func replicaID(number int) string { return "engine-" + strconv.Itoa(number) }
+
+// newGateway returns the view of one gateway, which knows the load of its own
+// requests only.
+func newGateway(options Options, number int) (*routing.Fleet, error) {
+	policy, err := routing.NewPolicy(options.Policy, routing.PolicyOptions{})
+	if err != nil {
+		return nil, err
+	}
+	fleet := routing.NewFleet(routing.Options{
+		Policy: policy, Rand: rand.New(rand.NewPCG(options.Seed, uint64(number))),
+		PrefillRate: options.Fleet.Timing.PrefillTokensPerSecond,
+	})
+	for replica := range options.Fleet.Replicas {
+		id := replicaID(replica)
+		fleet.Put(routing.Replica{ID: id})
+		fleet.SetReady(id, true)
+		fleet.SetServes(id, routing.Serves{model: nil})
+	}
+	return fleet, nil
 }
 
 // choose is the router's oracle.Policy.
@@ -124,7 +144,12 @@ func (r *router) choose(fleet *oracle.Fleet, arrival *oracle.Arrival) int {
 	request := &routing.Request{
 		Now: r.now, Model: model, PromptTokens: len(arrival.Prompt), Hint: r.ask(arrival), Streamed: true,
 	}
-	decision, guard := r.fleet.Decide(request)
+	if len(r.keys) > 0 {
+		request.Chain = routing.Chain{Keys: slices.Clone(r.keys), KeyTokens: r.blockSize}
+	}
+	gateway := r.gateways[r.turn%len(r.gateways)]
+	r.turn++
+	decision, guard := gateway.Decide(request)
 	r.guards[arrival] = guard
 	r.reasons[request.Hint.Reason]++
 	r.origins[string(decision.Origin)]++
