@@ -5,6 +5,7 @@ package publisher
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"syscall"
 	"time"
@@ -72,7 +73,11 @@ func (r *replayer) run(ctx context.Context) {
 		if superseded {
 			continue
 		}
-		r.rank.p.deps.Logger.Info("replay ended", "replica", r.rank.report.Load().id, "result", result)
+		level := slog.LevelInfo
+		if result != ReplayOK {
+			level = slog.LevelWarn
+		}
+		r.rank.p.deps.Logger.Log(ctx, level, "replay ended", "replica", r.rank.report.Load().id, "result", result)
 		r.rank.replayed(req.generation, func(s *Session) Step {
 			return s.ReplayDone(result, r.rank.p.deps.Now())
 		})
