@@ -64,8 +64,8 @@ type Engine struct {
 
 // Routing says how requests are placed.
 type Routing struct {
-	// Policy is hint, round_robin, random, least_load or power_of_two;
-	// default hint.
+	// Policy is hint, approx, round_robin, random, least_load, power_of_two,
+	// consistent_hash or prefix_hash; default hint.
 	Policy string `yaml:"policy"`
 	// LookupTimeout bounds one index lookup; default 5ms.
 	LookupTimeout Duration `yaml:"lookupTimeout"`
@@ -127,8 +127,12 @@ func LoadFile(path string) (Config, error) {
 }
 
 // Parse is LoadFile on bytes; name appears in errors.
-func Parse(name string, data []byte) (Config, error) {
-	var config Config
+func Parse(name string, data []byte) (config Config, err error) {
+	defer func() {
+		if recover() != nil { // the YAML library gives up on some texts
+			config, err = Config{}, &ConfigError{File: name, Problem: "not the YAML of a configuration"}
+		}
+	}()
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return Config{}, syntaxError(name, err)

@@ -157,3 +157,22 @@ func TestDefaultsFollowTheEngineAddress(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(fullConfig))
+	f.Add([]byte("engines:\n  - url: http://h:1\n    ranks: 2\n"))
+	f.Add([]byte("&a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		config, err := Parse("up.yaml", data)
+		if err != nil {
+			var fault *ConfigError
+			if !errors.As(err, &fault) {
+				t.Errorf("error %v is no ConfigError", err)
+			}
+			return
+		}
+		if err := config.Validate(); err != nil {
+			t.Errorf("parsed, yet not valid: %v", err)
+		}
+	})
+}
