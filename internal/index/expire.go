@@ -18,7 +18,9 @@ func (w *writer) expire(now int64, budget int) (moved int) {
 				break
 			}
 			moved += w.expireSet(p, id, second, now, rules)
-			w.full("expire")
+			if w.full("expire") && moved < budget {
+				w.yield()
+			}
 		}
 		w.commit("expire")
 		w.s.x.limits.retireEmpty(p)
@@ -59,12 +61,13 @@ func (p *partition) requeue(q *queue, id uint32, second int64) {
 }
 
 // refresh brings expiry and silence of a scope up to date and notes when that
-// is due again. more says that expiry has work left. The write lock is held.
-func (s *scope) refresh(now int64) (more bool) {
+// is due again. At most budget memberships expire and a set more; more says
+// that some are left. The write lock is held.
+func (s *scope) refresh(now int64, budget int) (more bool) {
 	w := s.x.begin(s)
-	moved := w.expire(now, maintainMoves)
+	moved := w.expire(now, budget)
 	s.x.end(w)
-	if moved >= maintainMoves {
+	if moved >= budget {
 		s.recheckBy(now)
 		return true
 	}

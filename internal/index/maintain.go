@@ -30,7 +30,7 @@ func (x *Index) Maintain(nowMillis int64) (more bool) {
 // when nothing is left.
 func (x *Index) maintainScope(s *scope, now int64) (more bool) {
 	s.write.Lock()
-	more = s.refresh(now)
+	more = s.refresh(now, maintainMoves)
 	if s.idle.Load() {
 		s.forgetMembers(now)
 		s.forgetPartitions()

@@ -28,7 +28,7 @@ func (x *Index) Acquire(scope Scope, adapter string, nowMillis, ttlMillis int64)
 		return v
 	}
 	if s.recheckAt.Load() <= nowMillis && s.write.TryLock() {
-		s.refresh(nowMillis)
+		s.refresh(nowMillis, maxSweep)
 		s.write.Unlock()
 	}
 	s.gate.RLock()
