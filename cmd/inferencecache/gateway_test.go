@@ -18,6 +18,9 @@ func TestGatewayCommandRefusesWrongFlags(t *testing.T) {
 		"a replica with a path":   {[]string{"--replica", "a=http://h:1/v1"}, "expected no path"},
 		"an unknown policy":       {[]string{"--policy", "best"}, `unknown policy "best"`},
 		"an unknown tokenizer":    {[]string{"--tokenizer", "magic"}, `tokenizer "magic"`},
+		"a token in the open":     {[]string{"--index", "index.example:9090", "--token-file", "t"}, "a token needs TLS or loopback"},
+		"the same by a resolver":  {[]string{"--index", "dns:///index.example:9090", "--token-file", "t"}, "a token needs TLS or loopback"},
+		"a missing authority":     {[]string{"--index", "127.0.0.1:9090", "--server-ca-file", "/none"}, "/none"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

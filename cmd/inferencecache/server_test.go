@@ -100,6 +100,7 @@ func pushAs(t *testing.T, url, token string) int {
 }
 
 func TestServerCommandExitCodes(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -138,6 +139,12 @@ func TestServerCommandExitCodes(t *testing.T) {
 		"a missing token file":                {[]string{"--internal-token-file=/none"}, exitRuntime, "token file"},
 		"no address for the internal surface": {[]string{open, "--snapshot-bind-address="}, exitUsage, "--snapshot-bind-address"},
 		"a policy limit of nothing":           {[]string{open, "--policy-max-bytes=0"}, exitUsage, "--policy-max-bytes"},
+		"a service account without a cluster": {[]string{"--allowed-controller-sa=x"}, exitUsage, "not in a Kubernetes pod"},
+		"gRPC authentication of no meaning":   {[]string{open, "--grpc-auth=some"}, exitUsage, "expected off, permissive or required"},
+		"gRPC authentication by nothing":      {[]string{open, "--grpc-auth=required"}, exitUsage, "nothing to judge credentials by"},
+		"a missing file of gRPC tokens":       {[]string{open, "--grpc-auth=required", "--grpc-token-file=/none"}, exitRuntime, "token file"},
+		"tenants by no known way":             {[]string{open, "--tenant-authz=rbac"}, exitUsage, "--tenant-authz"},
+		"client certificates without TLS":     {[]string{open, "--mtls-client-ca-file=x"}, exitUsage, "need TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr strings.Builder
