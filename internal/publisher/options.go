@@ -70,7 +70,8 @@ type Config struct {
 	Hub HubOptions
 
 	// ReconnectMin and ReconnectMax bound the wait between two attempts to
-	// reach a socket of the engine. Defaults 100 ms and 2 s.
+	// reach a socket of the engine. Defaults 100 ms and 500 ms, so that an
+	// engine that restarted is followed again within a second.
 	ReconnectMin, ReconnectMax time.Duration
 	// ReplayTimeout is how long a replay may send nothing, ReplayLimit how
 	// long it may take. Defaults 5 s and 60 s.
@@ -113,7 +114,7 @@ func (c Config) withDefaults() Config {
 		c.StatsInterval = 10 * time.Second
 	}
 	positive(&c.ReconnectMin, 100*time.Millisecond)
-	positive(&c.ReconnectMax, 2*time.Second)
+	positive(&c.ReconnectMax, 500*time.Millisecond)
 	positive(&c.ReplayTimeout, 5*time.Second)
 	positive(&c.ReplayLimit, time.Minute)
 	return c
