@@ -66,7 +66,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	addCredentialFlags(flags, &o.credentials)
 	flags.StringVar(&g.Tenant, "tenant", "local", "tenant of the replicas' blocks in the index: their namespace in Kubernetes")
 	flags.StringVar(&g.Policy, "policy", routing.PolicyHint, "how to choose: "+strings.Join(routing.PolicyNames(), ", "))
-	flags.StringVar(&g.Fallback, "fallback", routing.PolicyLeastLoad, "policy for requests without a usable hint")
+	flags.StringVar(&g.Fallback, "fallback", routing.PolicyApprox, "policy for requests without a usable hint")
 	flags.StringVar(&o.tokenizer, "tokenizer", string(gateway.TokenizeByEngine),
 		"where token ids come from: engine (its /tokenize), ids (only those clients send) or none")
 	flags.IntVar(&g.BlockSize, "block-size", 0, "tokens in a block; 0 asks the engines")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/routing"
@@ -61,6 +62,9 @@ type exchange struct {
 	// promptTokens is 0 while unknown.
 	promptTokens int
 	batch        bool
+	// chain is the prompt by the block keys of the first pool that sets it.
+	chain     routing.Chain
+	noteChain sync.Once
 	// usageAdded is set when the body was changed to ask for usage.
 	usageAdded bool
 	// decision is the one of the latest attempt.
@@ -123,6 +127,10 @@ func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	if eligible := x.gateway.fleet.Eligible(nil, &request); len(eligible) > 1 {
 		request.Hint = x.hint(ctx, eligible)
 		request.PromptTokens = x.promptTokens
+		request.Chain = x.chain
+		if request.PromptTokens == 0 {
+			request.Chain = x.textChain()
+		}
 	}
 	return request
 }

@@ -81,7 +81,7 @@ type Options struct {
 	// Policy is a name of routing.PolicyNames; default hint.
 	Policy string
 	// Fallback is the policy for requests without a usable hint; default
-	// least_load.
+	// approx: by own placements, then by load.
 	Fallback string
 	// Tokenizer mode; default TokenizeByEngine.
 	Tokenizer TokenizerMode

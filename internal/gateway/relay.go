@@ -221,9 +221,13 @@ func (x *exchange) account(r *relay) {
 	prediction := &x.decision.Prediction
 	m.tokens.WithLabelValues("prompt").Add(float64(prompt))
 	m.tokens.WithLabelValues("best_overlap").Add(float64(prediction.BestOverlapTokens))
-	m.tokens.WithLabelValues("chosen_overlap").Add(float64(prediction.OverlapTokens))
+	overlap := prediction.OverlapTokens
+	if prediction.Source != routing.SourceIndexLookup {
+		overlap = 0 // a guess is no hit
+	}
+	m.tokens.WithLabelValues("chosen_overlap").Add(float64(overlap))
 	if prompt > 0 {
-		m.matchRatio.Observe(float64(prediction.OverlapTokens) / float64(prompt))
+		m.matchRatio.Observe(float64(overlap) / float64(prompt))
 	}
 	cached, known := 0, false
 	if reported != nil {

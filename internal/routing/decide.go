@@ -26,7 +26,7 @@ func (f *Fleet) Decide(r *Request) (Decision, *Guard) {
 	if chosen == nil {
 		return decision, nil
 	}
-	guard := f.creditLocked(chosen, r, decision.Prediction.OverlapTokens)
+	guard := f.creditLocked(chosen, r, decision.matchedTokens)
 	f.noteLocked(guard, r)
 	f.balance.spend(r.promptTokens(), decision.givenUpTokens)
 	return decision, guard
@@ -59,7 +59,11 @@ func (f *Fleet) decideLocked(r *Request) (Decision, *member) {
 	}
 	if chosen >= 0 {
 		decision.Replica = f.considered[chosen].ID
-		decision.Prediction.OverlapTokens = f.considered[chosen].MatchedTokens
+		c := &f.considered[chosen]
+		decision.matchedTokens, decision.Prediction.OverlapTokens = c.MatchedTokens, c.MatchedTokens
+		if c.Source == SourceIndexLookup {
+			decision.Prediction.OverlapTokens = c.HintTokens
+		}
 	}
 	decision.Hint = f.hintOutcomeLocked(r, &decision)
 	f.recordLocked(&decision, chosen)

@@ -76,7 +76,7 @@ func (f *Fleet) placeHintLocked(r *Request, decision *Decision, matches bool) {
 		}
 		c.HintRank, c.HintScore = rank, score.Score
 		if matches && score.MatchedTokens > 0 {
-			c.MatchedTokens, c.Source = score.MatchedTokens, SourceIndexLookup
+			c.MatchedTokens, c.HintTokens, c.Source = score.MatchedTokens, score.MatchedTokens, SourceIndexLookup
 			prediction.BestOverlapTokens = max(prediction.BestOverlapTokens, c.MatchedTokens)
 		}
 	}
@@ -98,7 +98,10 @@ func (f *Fleet) placeOwnLocked(r *Request, maxAge time.Duration, source Source) 
 		if matched < minOwnTokens || matched <= c.MatchedTokens {
 			return
 		}
-		c.MatchedTokens, c.Source = matched, source
+		c.MatchedTokens = matched
+		if c.HintTokens == 0 {
+			c.Source = source
+		}
 	})
 }
 

@@ -42,14 +42,21 @@ func newHint(options PolicyOptions) *hint {
 		stickyMargin:     options.StickyMargin,
 		toleratedSeconds: options.ToleratedTTFT.Seconds(),
 		fallback:         fallback,
+		approximate:      options.Fallback == "" || options.Fallback == PolicyApprox,
 	}
 }
 
 func (*hint) Name() string { return PolicyHint }
 
-// evidence implements evidenced.
+// evidence implements evidenced. An index that speaks for the prompt is exact,
+// so old placements count only where it does not.
 func (p *hint) evidence(h *Hint) evidence {
-	return evidence{index: h.Reason == ReasonPrefixMatch, speculative: true}
+	switch h.Reason {
+	case ReasonPrefixMatch, ReasonAffinityHint, ReasonTenantHot:
+		return evidence{index: h.Reason == ReasonPrefixMatch, speculative: true}
+	default:
+		return evidence{speculative: true, approximate: p.approximate}
+	}
 }
 
 func (p *hint) Choose(s *Selection) Choice {
@@ -256,3 +263,10 @@ func (p *hint) followHot(s *Selection) Choice {
 	}
 	return Choice{Index: best, Origin: OriginIndexHint, Branch: BranchTenantHot, Source: SourceIndexLookup, TieBreak: TieNone}
 }
+
+// approx goes by own placements as if there were no index.
+type approx struct{ *hint }
+
+func (approx) Name() string { return PolicyApprox }
+
+func (approx) evidence(*Hint) evidence { return evidence{approximate: true} }

@@ -57,40 +57,50 @@ type PolicyOptions struct {
 	// that holds its prefix. Default 1.
 	StickyMargin float64
 	// Fallback names the policy for requests without a usable hint:
-	// least_load, round_robin, random or power_of_two. Default least_load.
+	// approx (own placements, then least_load) or any other policy but hint.
+	// Default approx.
 	Fallback string
 }
 
 // Names of the policies.
 const (
-	PolicyHint       = "hint"
-	PolicyRoundRobin = "round_robin"
-	PolicyRandom     = "random"
-	PolicyLeastLoad  = "least_load"
-	PolicyPowerOfTwo = "power_of_two"
+	PolicyHint           = "hint"
+	PolicyApprox         = "approx"
+	PolicyRoundRobin     = "round_robin"
+	PolicyRandom         = "random"
+	PolicyLeastLoad      = "least_load"
+	PolicyPowerOfTwo     = "power_of_two"
+	PolicyConsistentHash = "consistent_hash"
+	PolicyPrefixHash     = "prefix_hash"
 )
 
 // PolicyNames lists the names NewPolicy knows.
 func PolicyNames() []string {
-	return []string{PolicyHint, PolicyRoundRobin, PolicyRandom, PolicyLeastLoad, PolicyPowerOfTwo}
+	return []string{PolicyHint, PolicyApprox, PolicyRoundRobin, PolicyRandom, PolicyLeastLoad, PolicyPowerOfTwo,
+		PolicyConsistentHash, PolicyPrefixHash}
 }
 
 // NewPolicy returns a new instance of the named policy. An empty name is hint.
 func NewPolicy(name string, options PolicyOptions) (Policy, error) {
-	if name == "" || name == PolicyHint {
-		if _, err := newFallback(options.Fallback); err != nil {
+	switch name {
+	case "", PolicyHint:
+		if _, err := newMissPolicy(options.Fallback); err != nil {
 			return nil, fmt.Errorf("fallback policy: %w", err)
 		}
 		return newHint(options), nil
+	case PolicyApprox:
+		options.Fallback = PolicyApprox
+		return approx{newHint(options)}, nil
+	default:
+		return newFallback(name)
 	}
-	return newFallback(name)
 }
 
 // newMissPolicy returns the policy for prompts nobody holds. Where least_load
 // would leave it to chance, the replica that was given least lately gets them:
 // early placements decide where later requests go.
 func newMissPolicy(name string) (Policy, error) {
-	if name == "" || name == PolicyLeastLoad {
+	if name == "" || name == PolicyApprox || name == PolicyLeastLoad {
 		return leastGiven{}, nil
 	}
 	return newFallback(name)
@@ -106,6 +116,10 @@ func newFallback(name string) (Policy, error) {
 		return leastLoad{}, nil
 	case PolicyPowerOfTwo:
 		return powerOfTwo{}, nil
+	case PolicyConsistentHash:
+		return &ring{name: name, blocks: 1}, nil
+	case PolicyPrefixHash:
+		return &ring{name: name, blocks: prefixHashBlocks}, nil
 	default:
 		return nil, fmt.Errorf("unknown policy %q: expected one of %s", name, strings.Join(PolicyNames(), ", "))
 	}

@@ -77,7 +77,7 @@ type Decision struct {
 	Candidates      []Candidate
 	CandidatesTotal int
 
-	givenUpTokens int
+	matchedTokens, givenUpTokens int
 }
 
 // Prediction is what a choice expects of the chosen replica's cache. It is an
@@ -117,6 +117,8 @@ type View struct {
 	// half its weight per half-life.
 	Requests      float64
 	MatchedTokens int
+	// HintTokens is the index's part of MatchedTokens.
+	HintTokens int
 	// Source says what MatchedTokens rests on.
 	Source    Source
 	HintScore float32

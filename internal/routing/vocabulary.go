@@ -40,7 +40,9 @@ const (
 	SourceIndexLookup Source = "index_lookup"
 	SourceSpeculative Source = "speculative"
 	SourceApprox      Source = "approx_tree"
-	SourceNone        Source = "none"
+	// SourceHashPlacement is a choice by hash, without evidence.
+	SourceHashPlacement Source = "hash_placement"
+	SourceNone          Source = "none"
 )
 
 // TieBreak says what settled a choice among equally good replicas.

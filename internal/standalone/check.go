@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/inferencecache/inference-cache/internal/engines"
+	"github.com/inferencecache/inference-cache/internal/routing"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 
 var (
 	runtimes       = []string{"vllm", "sglang", "tensorrt-llm"}
-	policies       = []string{"hint", "round_robin", "random", "least_load", "power_of_two"}
+	policies       = routing.PolicyNames()
 	tokenizerModes = []string{"engine", "ids"}
 	logFormats     = []string{"json", "text"}
 	logLevels      = []string{"debug", "info", "warn", "error"}
