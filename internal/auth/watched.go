@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 )
 
 // maxFileBytes bounds the files read here.
@@ -19,10 +20,11 @@ type watched[T any] struct {
 	path   string
 	parse  func(text []byte) (T, error)
 	logger *slog.Logger
+	value  atomic.Pointer[T]
 
+	// mu lets one caller at a time look at the file; nobody waits for it.
 	mu     sync.Mutex
 	read   os.FileInfo // of the file as it was read last, guarded by mu
-	value  T           // guarded by mu
 	broken bool        // the file is gone or unusable, guarded by mu
 }
 
@@ -36,15 +38,18 @@ func watch[T any](path string, logger *slog.Logger, parse func([]byte) (T, error
 	return w, nil
 }
 
+// get returns what the file says now, or said a moment ago while another
+// caller is looking.
 func (w *watched[T]) get() T {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	err := w.refreshLocked()
-	if err != nil && !w.broken {
-		w.logger.Warn("keeping what a file said before", "error", err)
+	if w.mu.TryLock() {
+		defer w.mu.Unlock()
+		err := w.refreshLocked()
+		if err != nil && !w.broken {
+			w.logger.Warn("keeping what a file said before", "error", err)
+		}
+		w.broken = err != nil
 	}
-	w.broken = err != nil
-	return w.value
+	return *w.value.Load()
 }
 
 // refreshLocked reads the file unless it is the one read last.
@@ -72,6 +77,7 @@ func (w *watched[T]) refreshLocked() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.path, err)
 	}
-	w.read, w.value = info, value
+	w.read = info
+	w.value.Store(&value)
 	return nil
 }

@@ -187,12 +187,12 @@ type tokenFile struct {
 }
 
 func (f *tokenFile) authorization() (string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	info, err := os.Stat(f.path)
 	if err != nil {
 		return "", fmt.Errorf("token file: %w", err)
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.read != nil && os.SameFile(info, f.read) && info.ModTime().Equal(f.read.ModTime()) && info.Size() == f.read.Size() {
 		return f.value, nil
 	}
