@@ -103,12 +103,16 @@ type Reviews struct {
 	sources  *sources                // guarded by mu
 }
 
-// flight is a review under way. The fields below done are set before it is
-// closed.
-type flight struct {
-	done     chan struct{}
+// outcome is what is known of a token.
+type outcome struct {
 	identity Identity
 	verdict  gate.Verdict
+}
+
+// flight is a review under way. outcome is set before done is closed.
+type flight struct {
+	done    chan struct{}
+	outcome outcome
 }
 
 // NewReviews returns Reviews, which Close ends.
@@ -154,47 +158,43 @@ func (r *Reviews) Authenticate(ctx context.Context, source, token string) (Ident
 	if len(token) > maxTokenBytes {
 		return Identity{}, gate.Unauthenticated
 	}
-	f := r.begin(sumOf(token), source, token)
+	known, running := r.begin(sumOf(token), source, token)
+	if running == nil {
+		return known.identity, known.verdict
+	}
 	select {
-	case <-f.done:
-		return f.identity, f.verdict
+	case <-running.done:
+		return running.outcome.identity, running.outcome.verdict
 	case <-ctx.Done():
 		return Identity{}, gate.Error
 	}
 }
 
-// decided is a flight that is over.
-func decided(identity Identity, verdict gate.Verdict) *flight {
-	done := make(chan struct{})
-	close(done)
-	return &flight{done, identity, verdict}
-}
-
-// begin answers from memory, joins a review under way or starts one.
-func (r *Reviews) begin(key tokenSum, source, token string) *flight {
+// begin answers from memory, or joins or starts a review.
+func (r *Reviews) begin(key tokenSum, source, token string) (known outcome, running *flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.options.Now()
-	running := r.flights[key]
+	running = r.flights[key]
 	if identity, left, ok := r.admitted.get(key, now); ok {
 		r.count(resultCacheHit)
 		if running == nil && left < r.options.RefreshAhead && r.mayStartLocked(source, now) {
 			r.startLocked(key, token)
 		}
-		return decided(identity, gate.OK)
+		return outcome{identity, gate.OK}, nil
 	}
 	if verdict, _, ok := r.denied.get(key, now); ok {
 		r.count(resultNegativeHit)
-		return decided(Identity{}, verdict)
+		return outcome{verdict: verdict}, nil
 	}
 	switch {
 	case running != nil:
-		return running
+		return outcome{}, running
 	case !r.mayStartLocked(source, now):
 		r.count(resultLimited)
-		return decided(Identity{}, gate.Error)
+		return outcome{verdict: gate.Error}, nil
 	}
-	return r.startLocked(key, token)
+	return outcome{}, r.startLocked(key, token)
 }
 
 func (r *Reviews) mayStartLocked(source string, now time.Time) bool {
@@ -205,24 +205,24 @@ func (r *Reviews) startLocked(key tokenSum, token string) *flight {
 	f := &flight{done: make(chan struct{})}
 	r.flights[key] = f
 	r.running.Go(func() {
-		f.identity, f.verdict = r.review(token)
-		r.finish(key, f)
+		f.outcome.identity, f.outcome.verdict = r.review(token)
+		r.finish(key, f.outcome)
 		close(f.done)
 	})
 	return f
 }
 
-func (r *Reviews) finish(key tokenSum, f *flight) {
+func (r *Reviews) finish(key tokenSum, o outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.flights, key)
 	now := r.options.Now()
-	switch f.verdict {
+	switch o.verdict {
 	case gate.OK:
-		r.admitted.put(key, f.identity, now)
+		r.admitted.put(key, o.identity, now)
 	case gate.Unauthenticated, gate.Forbidden:
 		r.admitted.remove(key)
-		r.denied.put(key, f.verdict, now)
+		r.denied.put(key, o.verdict, now)
 	case gate.Error:
 	}
 }
