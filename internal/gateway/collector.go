@@ -74,9 +74,13 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	models := float64(c.gateway.catalog.Models())
 	down := c.gateway.index != nil && c.gateway.index.state() == breaker.Open
-	gauge(c.indexState, models*one(!down), "ok")
+	blind := 0.0
+	if c.gateway.index != nil && !down {
+		blind = float64(c.gateway.index.sight.blindModels())
+	}
+	gauge(c.indexState, max(models-blind, 0)*one(!down), "ok")
 	gauge(c.indexState, models*one(down), "down")
-	gauge(c.indexState, 0, "blind")
+	gauge(c.indexState, blind, "blind")
 	for target, current := range c.gateway.breakerStates() {
 		for _, state := range []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open} {
 			gauge(c.breakerState, one(state == current), target, state.String())

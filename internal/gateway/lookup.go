@@ -57,6 +57,7 @@ type indexClient struct {
 	metrics  *metrics
 	logger   *slog.Logger
 	warnings *limiter
+	sight    *sight
 
 	mu      sync.Mutex
 	breaker *breaker.Breaker
@@ -66,6 +67,7 @@ func newIndexClient(lookuper Lookuper, timeout time.Duration, m *metrics, logger
 	return &indexClient{
 		lookuper: lookuper, timeout: timeout, metrics: m, logger: logger,
 		warnings: newLimiter(warnInterval, maxWarnKeys),
+		sight:    newSight(),
 		breaker:  breaker.New(breaker.Settings{Failures: 5, OpenFor: 2 * time.Second, Successes: 1}),
 	}
 }
@@ -104,6 +106,11 @@ func (c *indexClient) ask(ctx context.Context, p pool, adapter string, keys []ui
 	c.end(func(b *breaker.Breaker) { b.Success(trial) })
 	c.metrics.lookupSeconds.WithLabelValues("ok").Observe(took.Seconds())
 	c.answered(p, answer.GetReasonCode())
+	blind, began := c.sight.note(modelKey{p.tenant, p.model}, answer.GetReasonCode())
+	if began {
+		c.logger.Warn("index sees nothing of this model; routing by own placements", "tenant", p.tenant, "model", p.model)
+	}
+	hint.Blind = blind
 	hint.Reason = answer.GetReasonCode()
 	if hint.Reason == "" {
 		hint.Without = routing.BranchNoHint

@@ -51,8 +51,8 @@ func (*hint) Name() string { return PolicyHint }
 // evidence implements evidenced. An index that speaks for the prompt is exact,
 // so old placements count only where it does not.
 func (p *hint) evidence(h *Hint) evidence {
-	switch h.Reason {
-	case ReasonPrefixMatch, ReasonAffinityHint, ReasonTenantHot:
+	switch {
+	case !h.Blind && (h.Reason == ReasonPrefixMatch || h.Reason == ReasonAffinityHint || h.Reason == ReasonTenantHot):
 		return evidence{index: h.Reason == ReasonPrefixMatch, speculative: true}
 	default:
 		return evidence{speculative: true, approximate: p.approximate}

@@ -34,6 +34,9 @@ type Hint struct {
 	Reason string
 	// Without says why there is no answer; used when Reason is empty.
 	Without Branch
+	// Blind means that the index sees nothing of the model, so that its silence
+	// says nothing either.
+	Blind bool
 	// Scores are the named replicas, best first.
 	Scores []Score
 	// BlockSize in tokens and RequestBlocks describe the keys looked up.
