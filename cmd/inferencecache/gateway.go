@@ -134,6 +134,9 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 		}
 		options.Replicas = append(options.Replicas, replica)
 	}
+	if len(options.Replicas) == 0 {
+		logger.Warn("no replica is configured: every request will be answered 503; use --replica")
+	}
 	if o.index != "" {
 		connection, err := o.dialIndex(logger)
 		if err != nil {
