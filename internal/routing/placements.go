@@ -4,11 +4,13 @@ package routing
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 )
 
 // maxHolders bounds the replicas remembered for one key; beyond it the one
-// used longest ago makes room.
+// used longest ago makes room. Where that happens, match may miss replicas
+// that hold less than others.
 const maxHolders = 16
 
 // matchRounds bounds the different depths one match reports.
@@ -95,7 +97,7 @@ func (p *placements) match(now time.Time, keys []uint64, maxAge time.Duration, v
 	live := func(key uint64, each func(slot uint32)) (any bool) {
 		for at := p.heads[key]; at != 0; at = p.pairs[at].next {
 			pair := &p.pairs[at]
-			if pair.at < since || contains(seen, pair.slot) {
+			if pair.at < since || slices.Contains(seen, pair.slot) {
 				continue
 			}
 			if any = true; each == nil {
@@ -134,15 +136,6 @@ func deepestHeld(limit int, held func(n int) bool) int {
 		}
 	}
 	return low
-}
-
-func contains(slots []uint32, slot uint32) bool {
-	for _, other := range slots {
-		if other == slot {
-			return true
-		}
-	}
-	return false
 }
 
 // expire drops pairs that were not used for the time to live.
