@@ -25,7 +25,6 @@ type running struct {
 	guard       *routing.Guard
 	replica     string
 	first, done time.Time
-	started     bool
 }
 
 func newEngines() *engines {
