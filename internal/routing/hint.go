@@ -167,10 +167,11 @@ func spilled(index int, source Source, tie TieBreak) Choice {
 }
 
 // evenOut moves a request from a crowded holder to the replica that gives up
-// the least reuse, if that can be spared.
+// the least reuse, if that can be spared. A holder with nothing to do keeps its
+// requests: there is no load to even out.
 func (s *Selection) evenOut(holder int) (Choice, bool) {
 	h := s.At(holder)
-	if h.Requests <= crowdedShare*s.meanRequests+crowdedRequests {
+	if h.Inflight == 0 || h.Requests <= crowdedShare*s.meanRequests+crowdedRequests {
 		return Choice{}, false
 	}
 	best, least := -1, 0
