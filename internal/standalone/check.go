@@ -49,8 +49,9 @@ func (c *Config) check() *fault {
 		if address.value == "" {
 			continue
 		}
-		if _, _, err := net.SplitHostPort(address.value); err != nil {
-			return &fault{address.path, fmt.Sprintf("%q: expected HOST:PORT", address.value)}
+		_, port, err := net.SplitHostPort(address.value)
+		if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil {
+			return &fault{address.path, fmt.Sprintf("%q: expected HOST:PORT with a port from 0 to 65535", address.value)}
 		}
 	}
 	if problem := idProblem(c.Tenant); problem != "" {

@@ -24,7 +24,7 @@ const NoEvents = "none"
 // Config is the configuration of `up`. The zero value plus one engine works.
 type Config struct {
 	// Version is 1; default 1.
-	Version int `yaml:"version"`
+	Version Count `yaml:"version"`
 	// Listen is the OpenAI-compatible gateway; default 127.0.0.1:8100.
 	Listen string `yaml:"listen"`
 	// Admin serves health, readiness and metrics; default 127.0.0.1:8180.
@@ -59,7 +59,7 @@ type Engine struct {
 	// Topic filters its events by prefix; default all.
 	Topic string `yaml:"topic"`
 	// Ranks is its number of data-parallel ranks; default 1.
-	Ranks int `yaml:"ranks"`
+	Ranks Count `yaml:"ranks"`
 }
 
 // Routing says how requests are placed.
@@ -89,7 +89,7 @@ type Index struct {
 	// machine's memory, at most 8GiB.
 	MaxMemory ByteSize `yaml:"maxMemory"`
 	// MaxEntries bounds (block, replica) pairs; default 0, only memory.
-	MaxEntries int64 `yaml:"maxEntries"`
+	MaxEntries Count `yaml:"maxEntries"`
 	// TTL forgets blocks that no live publisher vouches for; default 30m.
 	TTL Duration `yaml:"ttl"`
 }

@@ -86,6 +86,8 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		"size that is none":          {"index:\n  maxMemory: lots\n", 2, 14, `"lots" is no size`},
 		"duration that is none":      {"index:\n  ttl: soon\n", 2, 8, "soon"},
 		"wrong policy":               {"routing:\n  policy: best\n", 2, 11, `"best": expected hint`},
+		"half a rank":                {"engines:\n  - url: http://h:1\n    ranks: 1.5\n", 3, 12, `"1.5": expected a whole number`},
+		"a port that is none":        {"listen: 127.0.0.1:99999\n", 1, 9, "a port from 0 to 65535"},
 		"wrong version":              {"version: 2\n", 1, 10, "expected 1"},
 		"two engines, one socket":    {"engines:\n  - url: http://h:1\n  - url: http://h:2\n", 3, 8, "belong to engine 0 already"},
 		"two engines, one name":      {"engines:\n  - {url: 'http://h:1', replica: a}\n  - {url: 'http://h:2', replica: a, events: 'tcp://h:9'}\n", 3, 5, `replica "a" is engine 0 already`},

@@ -56,7 +56,7 @@ func (e *Engine) set(key, value string) error {
 		if err != nil || ranks < 1 {
 			return fmt.Errorf("ranks=%s: expected a number from 1 to %d", value, maxRanks)
 		}
-		e.Ranks = ranks
+		e.Ranks = Count(ranks)
 	default:
 		return fmt.Errorf("unknown option %q: expected events, replay, topic, runtime, model, replica or ranks", key)
 	}

@@ -117,7 +117,7 @@ func (s *Standalone) buildServer() error {
 		Index: server.IndexOptions{
 			TTL:            time.Duration(s.config.Index.TTL),
 			MaxMemoryBytes: int64(s.config.Index.MaxMemory),
-			MaxMemberships: s.config.Index.MaxEntries,
+			MaxMemberships: int64(s.config.Index.MaxEntries),
 		},
 		Registry: s.metrics.server,
 		Logger:   s.logger.With("role", "server"),
@@ -190,7 +190,7 @@ func (s *Standalone) buildPublishers(version string) error {
 			Events:  engine.Events,
 			Replay:  engine.Replay,
 			Topic:   engine.Topic,
-			Ranks:   engine.Ranks,
+			Ranks:   int(engine.Ranks),
 		}, targets, publisher.Deps{
 			Logger:     s.logger.With("role", "publisher", "engine", engine.Replica),
 			Registerer: s.metrics.ofPublisher(engine.Replica),

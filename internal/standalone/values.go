@@ -63,6 +63,19 @@ func (d *Duration) UnmarshalYAML(node ast.Node) error {
 	return nil
 }
 
+// Count is a whole number.
+type Count int64
+
+// UnmarshalYAML implements yaml.NodeUnmarshaler.
+func (c *Count) UnmarshalYAML(node ast.Node) error {
+	number, err := strconv.ParseInt(strings.ReplaceAll(scalar(node), "_", ""), 10, 64)
+	if err != nil {
+		return valueError(node, fmt.Errorf("%q: expected a whole number", scalar(node)))
+	}
+	*c = Count(number)
+	return nil
+}
+
 func scalar(node ast.Node) string { return node.GetToken().Value }
 
 // valueError places a bad value; Parse adds the file's name.
