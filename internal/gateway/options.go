@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/engines"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
@@ -139,20 +140,20 @@ type Timeouts struct {
 var ErrOptions = errors.New("gateway options")
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.Listen, "127.0.0.1:0")
-	setDefault(&o.Tenant, "local")
-	setDefault(&o.Tokenizer, TokenizeByEngine)
-	setDefault(&o.UsageSample, 10)
-	setDefault(&o.MaxBodyBytes, 10<<20)
-	setDefault(&o.MaxConnections, 10_000)
-	setDefault(&o.Timeouts.Lookup, 5*time.Millisecond)
-	setDefault(&o.Timeouts.Tokenize, 100*time.Millisecond)
-	setDefault(&o.Timeouts.BodyRead, 60*time.Second)
-	setDefault(&o.Timeouts.FirstByte, 300*time.Second)
-	setDefault(&o.Timeouts.Idle, 120*time.Second)
-	setDefault(&o.Timeouts.HealthInterval, 5*time.Second)
-	setDefault(&o.Timeouts.Health, 2*time.Second)
-	setDefault(&o.Timeouts.ShutdownGrace, 3*time.Second)
+	defaults.Set(&o.Listen, "127.0.0.1:0")
+	defaults.Set(&o.Tenant, "local")
+	defaults.Set(&o.Tokenizer, TokenizeByEngine)
+	defaults.Set(&o.UsageSample, 10)
+	defaults.Set(&o.MaxBodyBytes, 10<<20)
+	defaults.Set(&o.MaxConnections, 10_000)
+	defaults.Set(&o.Timeouts.Lookup, 5*time.Millisecond)
+	defaults.Set(&o.Timeouts.Tokenize, 100*time.Millisecond)
+	defaults.Set(&o.Timeouts.BodyRead, 60*time.Second)
+	defaults.Set(&o.Timeouts.FirstByte, 300*time.Second)
+	defaults.Set(&o.Timeouts.Idle, 120*time.Second)
+	defaults.Set(&o.Timeouts.HealthInterval, 5*time.Second)
+	defaults.Set(&o.Timeouts.Health, 2*time.Second)
+	defaults.Set(&o.Timeouts.ShutdownGrace, 3*time.Second)
 	if o.Registry == nil {
 		o.Registry = prometheus.NewRegistry()
 	}
@@ -161,19 +162,12 @@ func (o Options) withDefaults() Options {
 	}
 	replicas := make([]Replica, len(o.Replicas))
 	for i, replica := range o.Replicas {
-		setDefault(&replica.Runtime, engines.VLLM)
-		setDefault(&replica.Tenant, o.Tenant)
+		defaults.Set(&replica.Runtime, engines.VLLM)
+		defaults.Set(&replica.Tenant, o.Tenant)
 		replicas[i] = replica
 	}
 	o.Replicas = replicas
 	return o
-}
-
-func setDefault[T comparable](value *T, standard T) {
-	var zero T
-	if *value == zero {
-		*value = standard
-	}
 }
 
 func (o *Options) validate() error {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
+
+	"github.com/inferencecache/inference-cache/internal/defaults"
 )
 
 // Identity names one replica and one life of its publisher.
@@ -118,14 +120,14 @@ type HubOptions struct {
 }
 
 func (o HubOptions) withDefaults() HubOptions {
-	positive(&o.QueueFrames, 4096)
-	positive(&o.QueueBlocks, 524_288)
-	positive(&o.ChunkBlocks, 8192)
-	positive(&o.BackoffMin, 100*time.Millisecond)
-	positive(&o.BackoffMax, 5*time.Second)
-	positive(&o.WelcomeTimeout, 5*time.Second)
-	positive(&o.SilenceTimeout, 10*time.Second)
-	positive(&o.CloseTimeout, 500*time.Millisecond)
+	defaults.Positive(&o.QueueFrames, 4096)
+	defaults.Positive(&o.QueueBlocks, 524_288)
+	defaults.Positive(&o.ChunkBlocks, 8192)
+	defaults.Positive(&o.BackoffMin, 100*time.Millisecond)
+	defaults.Positive(&o.BackoffMax, 5*time.Second)
+	defaults.Positive(&o.WelcomeTimeout, 5*time.Second)
+	defaults.Positive(&o.SilenceTimeout, 10*time.Second)
+	defaults.Positive(&o.CloseTimeout, 500*time.Millisecond)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -139,12 +141,6 @@ func (o HubOptions) withDefaults() HubOptions {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
-}
-
-func positive[T int | time.Duration](value *T, fallback T) {
-	if *value <= 0 {
-		*value = fallback
-	}
 }
 
 type silentObserver struct{}

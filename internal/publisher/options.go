@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/engines"
 	"github.com/inferencecache/inference-cache/internal/zmtp"
 )
@@ -113,10 +114,10 @@ func (c Config) withDefaults() Config {
 	if c.StatsInterval == 0 {
 		c.StatsInterval = 10 * time.Second
 	}
-	positive(&c.ReconnectMin, 100*time.Millisecond)
-	positive(&c.ReconnectMax, 500*time.Millisecond)
-	positive(&c.ReplayTimeout, 5*time.Second)
-	positive(&c.ReplayLimit, time.Minute)
+	defaults.Positive(&c.ReconnectMin, 100*time.Millisecond)
+	defaults.Positive(&c.ReconnectMax, 500*time.Millisecond)
+	defaults.Positive(&c.ReplayTimeout, 5*time.Second)
+	defaults.Positive(&c.ReplayLimit, time.Minute)
 	return c
 }
 

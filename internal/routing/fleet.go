@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/breaker"
+	"github.com/inferencecache/inference-cache/internal/defaults"
 )
 
 // Options configure a Fleet. The zero value works.
@@ -134,13 +135,13 @@ func NewFleet(options Options) *Fleet {
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.PrefillRate, 8000)
-	setDefault(&o.ToleratedTTFT, 2*time.Second)
-	setDefault(&o.ReportTTL, 15*time.Second)
-	setDefault(&o.SpeculativeTTL, 2*time.Second)
-	setDefault(&o.RecentHalfLife, 10*time.Minute)
-	setDefault(&o.ApproxLimit, 1<<18)
-	setDefault(&o.RecordLimit, 32)
+	defaults.Positive(&o.PrefillRate, 8000)
+	defaults.Positive(&o.ToleratedTTFT, 2*time.Second)
+	defaults.Positive(&o.ReportTTL, 15*time.Second)
+	defaults.Positive(&o.SpeculativeTTL, 2*time.Second)
+	defaults.Positive(&o.RecentHalfLife, 10*time.Minute)
+	defaults.Positive(&o.ApproxLimit, 1<<18)
+	defaults.Positive(&o.RecordLimit, 32)
 	if o.ApproxTTL == 0 {
 		o.ApproxTTL = 2 * time.Minute
 	}
@@ -154,13 +155,6 @@ func (o Options) withDefaults() Options {
 		o.Policy = newHint(PolicyOptions{ToleratedTTFT: o.ToleratedTTFT})
 	}
 	return o
-}
-
-// setDefault replaces a value that is not positive.
-func setDefault[T int | float64 | time.Duration](value *T, standard T) {
-	if *value <= 0 {
-		*value = standard
-	}
 }
 
 // Policy returns the name of the fleet's policy.

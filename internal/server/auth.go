@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/inferencecache/inference-cache/internal/auth"
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/gate"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 )
@@ -73,8 +74,8 @@ type AuthOptions struct {
 }
 
 func (o AuthOptions) withDefaults() AuthOptions {
-	setDefault(&o.Mode, AuthOff)
-	setDefault(&o.ReviewInterval, 10*time.Minute)
+	defaults.Set(&o.Mode, AuthOff)
+	defaults.Set(&o.ReviewInterval, 10*time.Minute)
 	return o
 }
 

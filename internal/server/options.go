@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/lookup"
 	"github.com/inferencecache/inference-cache/internal/ranking"
 )
@@ -111,24 +112,24 @@ type MetricsOptions struct {
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.GRPCAddress, ":9090")
-	setDefault(&o.HTTPAddress, ":8080")
-	setDefault(&o.MaxRecvBytes, 4<<20)
-	setDefault(&o.KeepaliveTime, 30*time.Second)
-	setDefault(&o.ShutdownGrace, 8*time.Second)
-	setDefault(&o.ReadyMaxWait, 10*time.Second)
-	setDefault(&o.BlockSize, lookup.DefaultBlockSize)
-	setDefault(&o.Index.TTL, 30*time.Minute)
-	setDefault(&o.Index.SweepInterval, maxSweepInterval)
-	setDefault(&o.Index.MaxMemoryBytes, defaultMaxMemoryBytes())
-	setDefault(&o.Index.ReplicaSilence, 60*time.Second)
-	setDefault(&o.Index.AffinitySilence, 5*time.Second)
-	setDefault(&o.Metrics.MaxModels, 512)
-	setDefault(&o.Metrics.MaxUnknownModels, 64)
-	setDefault(&o.Metrics.MaxTenants, 1000)
-	setDefault(&o.Metrics.MaxReplicas, 2000)
-	setDefault(&o.HotPrefixThreshold, 8)
-	setDefault(&o.StreamMetricsInterval, 10*time.Second)
+	defaults.Set(&o.GRPCAddress, ":9090")
+	defaults.Set(&o.HTTPAddress, ":8080")
+	defaults.Set(&o.MaxRecvBytes, 4<<20)
+	defaults.Set(&o.KeepaliveTime, 30*time.Second)
+	defaults.Set(&o.ShutdownGrace, 8*time.Second)
+	defaults.Set(&o.ReadyMaxWait, 10*time.Second)
+	defaults.Set(&o.BlockSize, lookup.DefaultBlockSize)
+	defaults.Set(&o.Index.TTL, 30*time.Minute)
+	defaults.Set(&o.Index.SweepInterval, maxSweepInterval)
+	defaults.Set(&o.Index.MaxMemoryBytes, defaultMaxMemoryBytes())
+	defaults.Set(&o.Index.ReplicaSilence, 60*time.Second)
+	defaults.Set(&o.Index.AffinitySilence, 5*time.Second)
+	defaults.Set(&o.Metrics.MaxModels, 512)
+	defaults.Set(&o.Metrics.MaxUnknownModels, 64)
+	defaults.Set(&o.Metrics.MaxTenants, 1000)
+	defaults.Set(&o.Metrics.MaxReplicas, 2000)
+	defaults.Set(&o.HotPrefixThreshold, 8)
+	defaults.Set(&o.StreamMetricsInterval, 10*time.Second)
 	if o.Ranking == nil {
 		knobs := ranking.DefaultKnobs()
 		o.Ranking = &knobs
@@ -144,13 +145,6 @@ func (o Options) withDefaults() Options {
 	}
 	o.Auth = o.Auth.withDefaults()
 	return o
-}
-
-func setDefault[T comparable](value *T, otherwise T) {
-	var zero T
-	if *value == zero {
-		*value = otherwise
-	}
 }
 
 func (o Options) validate() error {

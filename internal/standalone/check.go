@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/engines"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
@@ -208,15 +209,15 @@ const (
 
 // withDefaults returns a copy in which every value is set.
 func (c Config) withDefaults() Config {
-	setDefault(&c.Listen, DefaultListen)
-	setDefault(&c.Admin, DefaultAdmin)
-	setDefault(&c.GRPC, DefaultGRPC)
-	setDefault(&c.Tenant, DefaultTenant)
-	setDefault(&c.Routing.Policy, "hint")
-	setDefault(&c.Routing.LookupTimeout, Duration(5*time.Millisecond))
-	setDefault(&c.Tokenizer.Mode, "engine")
-	setDefault(&c.Tokenizer.Timeout, Duration(100*time.Millisecond))
-	setDefault(&c.Index.TTL, Duration(30*time.Minute))
+	defaults.Set(&c.Listen, DefaultListen)
+	defaults.Set(&c.Admin, DefaultAdmin)
+	defaults.Set(&c.GRPC, DefaultGRPC)
+	defaults.Set(&c.Tenant, DefaultTenant)
+	defaults.Set(&c.Routing.Policy, "hint")
+	defaults.Set(&c.Routing.LookupTimeout, Duration(5*time.Millisecond))
+	defaults.Set(&c.Tokenizer.Mode, "engine")
+	defaults.Set(&c.Tokenizer.Timeout, Duration(100*time.Millisecond))
+	defaults.Set(&c.Index.TTL, Duration(30*time.Minute))
 	engines := make([]Engine, len(c.Engines))
 	for i := range c.Engines {
 		engines[i] = c.Engines[i].withDefaults()
@@ -231,15 +232,8 @@ func (e Engine) withDefaults() Engine {
 	if err != nil {
 		return e
 	}
-	setDefault(&e.Runtime, "vllm")
-	setDefault(&e.Replica, parsed.Host)
-	setDefault(&e.Ranks, 1)
+	defaults.Set(&e.Runtime, "vllm")
+	defaults.Set(&e.Replica, parsed.Host)
+	defaults.Set(&e.Ranks, 1)
 	return e
-}
-
-func setDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/maypok86/otter/v2"
 
 	"github.com/inferencecache/inference-cache/internal/breaker"
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/jsonscan"
 )
 
@@ -77,14 +78,14 @@ func NewEngine(options EngineOptions) (*Engine, error) {
 	if options.Endpoints == nil {
 		return nil, errors.New("new engine tokenizer: no endpoints")
 	}
-	setDefault(&options.Timeout, 100*time.Millisecond)
-	setDefault(&options.MaxConcurrent, 64)
-	setDefault(&options.MaxPromptBytes, 1<<20)
-	setDefault(&options.CacheEntries, 10_000)
-	setDefault(&options.CacheBytes, 64<<20)
-	setDefault(&options.Breaker.Failures, 3)
-	setDefault(&options.Breaker.OpenFor, 5*time.Second)
-	setDefault(&options.Breaker.Successes, 1)
+	defaults.Positive(&options.Timeout, 100*time.Millisecond)
+	defaults.Positive(&options.MaxConcurrent, 64)
+	defaults.Positive(&options.MaxPromptBytes, 1<<20)
+	defaults.Positive(&options.CacheEntries, 10_000)
+	defaults.Positive(&options.CacheBytes, 64<<20)
+	defaults.Positive(&options.Breaker.Failures, 3)
+	defaults.Positive(&options.Breaker.OpenFor, 5*time.Second)
+	defaults.Positive(&options.Breaker.Successes, 1)
 	if options.Transport == nil {
 		options.Transport = http.DefaultTransport
 	}
@@ -110,12 +111,6 @@ func NewEngine(options EngineOptions) (*Engine, error) {
 		breaker: breaker.New(options.Breaker),
 		shunned: map[string]time.Time{},
 	}, nil
-}
-
-func setDefault[T int | time.Duration](value *T, standard T) {
-	if *value <= 0 {
-		*value = standard
-	}
 }
 
 // BreakerState reports on the breaker.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"github.com/inferencecache/inference-cache/internal/defaults"
 )
 
 // SocketType is the role a peer announces in its handshake.
@@ -73,14 +75,14 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.MaxFrameBytes, 64<<20)
-	setDefault(&o.MaxMessageBytes, o.MaxFrameBytes)
-	setDefault(&o.MaxFrames, 64)
-	setDefault(&o.HandshakeTimeout, 5*time.Second)
-	setDefault(&o.HeartbeatInterval, 5*time.Second)
-	setDefault(&o.HeartbeatTimeout, 3*o.HeartbeatInterval)
-	setDefault(&o.WriteTimeout, 10*time.Second)
-	setDefault(&o.minor, 2)
+	defaults.Set(&o.MaxFrameBytes, 64<<20)
+	defaults.Set(&o.MaxMessageBytes, o.MaxFrameBytes)
+	defaults.Set(&o.MaxFrames, 64)
+	defaults.Set(&o.HandshakeTimeout, 5*time.Second)
+	defaults.Set(&o.HeartbeatInterval, 5*time.Second)
+	defaults.Set(&o.HeartbeatTimeout, 3*o.HeartbeatInterval)
+	defaults.Set(&o.WriteTimeout, 10*time.Second)
+	defaults.Set(&o.minor, 2)
 	if o.Dial == nil {
 		d := &net.Dialer{KeepAliveConfig: keepAlive}
 		o.Dial = d.DialContext
@@ -90,10 +92,3 @@ func (o Options) withDefaults() Options {
 
 // keepAlive notices a vanished host within about 25 s.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}

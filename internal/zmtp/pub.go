@@ -7,6 +7,8 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/inferencecache/inference-cache/internal/defaults"
 )
 
 const (
@@ -39,7 +41,7 @@ type Pub struct {
 // NewPub serves the subscribers that l accepts and owns l from here on. A nil
 // l makes a Pub that only has peers given to Attach.
 func NewPub(l *Listener, opts PubOptions) *Pub {
-	setDefault(&opts.HighWaterMark, 1000)
+	defaults.Set(&opts.HighWaterMark, 1000)
 	p := &Pub{hwm: opts.HighWaterMark, l: l, subs: map[*subscriber]struct{}{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if l != nil {

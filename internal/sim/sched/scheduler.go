@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
 	"github.com/inferencecache/inference-cache/internal/sim/pool"
 	"github.com/inferencecache/inference-cache/internal/sim/wire"
@@ -43,10 +44,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	setDefault(&c.BlockSize, 16)
-	setDefault(&c.CapacityBlocks, 4096)
-	setDefault(&c.MaxRunning, 256)
-	setDefault(&c.StepTokens, 2048)
+	defaults.Positive(&c.BlockSize, 16)
+	defaults.Positive(&c.CapacityBlocks, 4096)
+	defaults.Positive(&c.MaxRunning, 256)
+	defaults.Positive(&c.StepTokens, 2048)
 	room := c.BlockSize * c.CapacityBlocks
 	if c.MaxModelTokens <= 0 || c.MaxModelTokens > room {
 		c.MaxModelTokens = room
@@ -55,12 +56,6 @@ func (c Config) withDefaults() Config {
 		c.Chainer = blockhash.NewVLLM("0")
 	}
 	return c
-}
-
-func setDefault(value *int, fallback int) {
-	if *value <= 0 {
-		*value = fallback
-	}
 }
 
 // Key names cached content inside one engine.
