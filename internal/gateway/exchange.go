@@ -54,6 +54,7 @@ type exchange struct {
 	route   *route
 	rootID  string
 	started time.Time
+	caller  Caller
 
 	body   []byte
 	fields fields
