@@ -140,6 +140,11 @@ func (b *Breaker) Failure(trial bool, now time.Time) (opened bool) {
 	return true
 }
 
+// Trip opens the breaker until the given time, whatever was counted.
+func (b *Breaker) Trip(until time.Time) {
+	b.state, b.openUntil, b.trials = Open, until, 0
+}
+
 // Ignore ends an attempt that says nothing about the target.
 func (b *Breaker) Ignore(trial bool) { b.endTrial(trial) }
 

@@ -4,6 +4,7 @@ package routing
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -26,8 +27,10 @@ func (f *Fleet) Decide(r *Request) (Decision, *Guard) {
 	if chosen == nil {
 		return decision, nil
 	}
+	decision.Move = f.moveLocked(r, chosen)
 	guard := f.creditLocked(chosen, r, decision.matchedTokens)
 	f.noteLocked(guard, r)
+	f.pinLocked(guard, r)
 	f.balance.spend(r.promptTokens(), decision.givenUpTokens)
 	return decision, guard
 }
@@ -50,10 +53,14 @@ func (f *Fleet) decideLocked(r *Request) (Decision, *member) {
 	switch {
 	case len(f.eligible) == 0:
 		decision.Origin = OriginNoneEligible
+	case f.shedLocked(r, &decision):
+		decision.Origin = OriginNoneEligible
 	case r.Target != "":
 		decision.Origin, chosen = OriginTargetHeader, f.eligible[0]
 	case len(f.eligible) == 1 && r.Hint.Reason == "" && !r.LoadOnly:
 		decision.Origin, chosen = OriginSingleCandidate, f.eligible[0]
+	case r.Sticky != 0 && !r.LoadOnly:
+		chosen = f.chooseStickyLocked(r, &decision)
 	default:
 		chosen = f.askPolicyLocked(r, &decision)
 	}
@@ -79,6 +86,7 @@ func (f *Fleet) considerLocked(r *Request) {
 	tokens := r.promptTokens()
 	for i, m := range f.ordered {
 		m.assumePrefilled(r.Now)
+		m.noteYouth(r.Now)
 		candidate := Candidate{ID: m.replica.ID, Gate: m.gate(r), View: f.viewLocked(m, r.Now)}
 		candidate.WaitSeconds = candidate.wait(uncached(tokens, 0))
 		candidate.Source = SourceNone
@@ -89,13 +97,40 @@ func (f *Fleet) considerLocked(r *Request) {
 	}
 }
 
+// shedLocked notes the least wait and says whether it is too long.
+func (f *Fleet) shedLocked(r *Request, decision *Decision) bool {
+	least := math.Inf(1)
+	for _, i := range f.eligible {
+		least = min(least, f.considered[i].WaitSeconds)
+	}
+	decision.MinWait = time.Duration(min(least, maxWaitSeconds) * float64(time.Second))
+	decision.Shed = r.ShedAbove > 0 && decision.MinWait > r.ShedAbove
+	return decision.Shed
+}
+
+// maxWaitSeconds keeps waits within what a Duration holds.
+const maxWaitSeconds = 1e6
+
+// chooseStickyLocked keeps a request with its pin, or has the policy choose.
+func (f *Fleet) chooseStickyLocked(r *Request, decision *Decision) int {
+	chosen, origin := f.stuckLocked(r)
+	if chosen < 0 {
+		chosen = f.askPolicyLocked(r, decision)
+		decision.DelegatedTo, decision.followed = decision.Policy, decision.Origin == OriginIndexHint
+	} else {
+		decision.followed = f.considered[chosen].HintRank >= 0
+	}
+	decision.Origin = origin
+	return chosen
+}
+
 func (f *Fleet) askPolicyLocked(r *Request, decision *Decision) int {
 	policy := f.options.Policy
 	if r.LoadOnly {
 		policy = f.loadOnly
 	}
 	f.selection = Selection{
-		Request: r, Rand: f.options.Rand, SparableTokens: f.balance.sparable(),
+		Request: r, Rand: f.options.Rand, SparableTokens: f.balance.sparable(), someYoung: f.youthLocked(r.Now),
 		meanRequests: f.shareLocked(r.Now), scratch: f.selection.scratch, candidates: f.considered, eligible: f.eligible,
 	}
 	choice := policy.Choose(&f.selection)
@@ -110,7 +145,7 @@ func (f *Fleet) hintOutcomeLocked(r *Request, decision *Decision) HintOutcome {
 	if len(r.Hint.Scores) == 0 {
 		return HintAbsent
 	}
-	if decision.Origin == OriginIndexHint {
+	if decision.Origin == OriginIndexHint || decision.followed {
 		return HintFollowed
 	}
 	best := -1

@@ -87,7 +87,7 @@ func (f *Fleet) placeOwnLocked(r *Request, maxAge time.Duration, source Source) 
 	if len(r.Chain.Keys) == 0 || r.Chain.KeyTokens <= 0 {
 		return
 	}
-	f.placed.match(r.Now, r.Chain.Keys, maxAge, func(slot uint32, depth int) {
+	f.placedFor(r.Role).match(r.Now, r.Chain.Keys, maxAge, func(slot uint32, depth int) {
 		m, known := f.bySlot[slot]
 		if !known {
 			return // left since
@@ -112,13 +112,13 @@ func (f *Fleet) noteLocked(g *Guard, r *Request) {
 	}
 	g.keys = r.Chain.Keys
 	g.slot = g.member.slot
-	g.fresh = f.placed.note(r.Now, g.slot, g.keys)
+	g.fresh = f.placedFor(r.Role).note(r.Now, g.slot, g.keys)
 }
 
 // disownLocked forgets a placement that came to nothing.
 func (f *Fleet) disownLocked(g *Guard) {
 	if g.fresh < len(g.keys) {
-		f.placed.forget(g.dispatched, g.slot, g.keys, g.fresh)
+		f.placedFor(g.member.replica.Role).forget(g.dispatched, g.slot, g.keys, g.fresh)
 	}
 	g.keys = nil
 }

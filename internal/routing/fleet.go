@@ -45,6 +45,17 @@ type Options struct {
 	// RecentHalfLife is the time in which a dispatch loses half its weight in
 	// a replica's share of the load. Default 10 min.
 	RecentHalfLife time.Duration
+	// StickyTTL is how long a sticky key without requests keeps its replica.
+	// Default 10 min.
+	StickyTTL time.Duration
+	// StickyLimit bounds the remembered sticky keys. Default 65,536.
+	StickyLimit int
+	// StickyInflight is how many requests of one sticky key its replica takes
+	// at once. Default 2.
+	StickyInflight int
+	// Warmup sends young replicas a share of the requests whose prefix they do
+	// not hold. Default false.
+	Warmup bool
 	// RecordLimit bounds Decision.Candidates. Default 32.
 	RecordLimit int
 }
@@ -58,6 +69,10 @@ type Replica struct {
 	Role Role
 	// MaxInflight bounds this process's requests to it; 0 means no bound.
 	MaxInflight int
+	// Tenants are the callers it serves; empty means all.
+	Tenants []string
+	// Cordoned replicas finish what they have and get nothing new.
+	Cordoned bool
 }
 
 // Serves says which adapters a replica serves, by base model. A model without
@@ -84,9 +99,11 @@ type Fleet struct {
 	// bySlot finds members by their place in placed.
 	bySlot   map[uint32]*member
 	nextSlot uint32
-	placed   *placements
-	balance  balance
-	recency  recency
+	// placed holds what was placed by role; made when first used.
+	placed  [RoleDecode + 1]*placements
+	pins    *pins
+	balance balance
+	recency recency
 	// The rest is scratch space of one decision.
 	considered []Candidate // parallel to ordered
 	eligible   []int       // positions in considered
@@ -100,7 +117,12 @@ type member struct {
 	serves  Serves
 	ready   bool
 	drained bool
+	asleep  bool
 	breaker *breaker.Breaker
+	record  record
+	// ejectedUntil is when the latest ejection as an outlier ends, readySince
+	// when the replica was first seen ready.
+	ejectedUntil, readySince time.Time
 	// slot stands for the replica, as long as its cache lives, in placed.
 	slot uint32
 	// recent is a decaying count of requests, see recency.
@@ -124,11 +146,10 @@ type member struct {
 // NewFleet returns an empty fleet.
 func NewFleet(options Options) *Fleet {
 	options = options.withDefaults()
-	ttl := max(options.ApproxTTL, options.SpeculativeTTL)
 	return &Fleet{
 		options: options, loadOnly: leastLoad{},
 		byID: map[string]*member{}, bySlot: map[uint32]*member{},
-		placed:  newPlacements(ttl, options.ApproxLimit),
+		pins:    newPins(options.StickyTTL, options.StickyLimit),
 		balance: balance{share: max(options.BalanceShare, 0)},
 		recency: recency{halfLife: options.RecentHalfLife},
 	}
@@ -142,6 +163,12 @@ func (o Options) withDefaults() Options {
 	defaults.Positive(&o.RecentHalfLife, 10*time.Minute)
 	defaults.Positive(&o.ApproxLimit, 1<<18)
 	defaults.Positive(&o.RecordLimit, 32)
+	defaults.Positive(&o.StickyTTL, 10*time.Minute)
+	defaults.Positive(&o.StickyLimit, 1<<16)
+	defaults.Positive(&o.StickyInflight, 2)
+	if o.ApproxTTL < 0 {
+		o.ApproxLimit = min(o.ApproxLimit, maxSpeculative)
+	}
 	if o.ApproxTTL == 0 {
 		o.ApproxTTL = 2 * time.Minute
 	}
@@ -158,7 +185,19 @@ func (o Options) withDefaults() Options {
 }
 
 // Policy returns the name of the fleet's policy.
-func (f *Fleet) Policy() string { return f.options.Policy.Name() }
+func (f *Fleet) Policy() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.options.Policy.Name()
+}
+
+// SetPolicy makes later decisions use another policy, which must not be shared
+// with other fleets. What is known about the replicas stays.
+func (f *Fleet) SetPolicy(policy Policy) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.options.Policy = policy
+}
 
 // Put adds a replica or changes its description. A new replica, or one with a
 // new UID, is not ready and serves nothing yet.
@@ -216,7 +255,21 @@ func (f *Fleet) SetReady(id string, ready bool) {
 		if m.ready && !ready {
 			f.newSlotLocked(m)
 		}
+		if !ready {
+			m.readySince = time.Time{}
+		}
 		m.ready = ready
+	})
+}
+
+// SetAsleep notes whether an engine has put itself to sleep: it answers its
+// health checks, but would have to load its model before it serves.
+func (f *Fleet) SetAsleep(id string, asleep bool) {
+	f.update(id, func(m *member) {
+		if asleep && !m.asleep {
+			f.newSlotLocked(m) // sleep drops the cache
+		}
+		m.asleep = asleep
 	})
 }
 
@@ -258,6 +311,12 @@ func (m *member) gate(r *Request) Gate {
 		return GateNotReady
 	case m.drained:
 		return GateDraining
+	case m.replica.Cordoned:
+		return GateCordoned
+	case m.asleep:
+		return GateAsleep
+	case len(m.replica.Tenants) > 0 && !slices.Contains(m.replica.Tenants, r.Tenant):
+		return GateTenant
 	case m.replica.Role != r.Role:
 		return GateRole
 	case r.Model != "" && !serves:
@@ -290,6 +349,8 @@ type State struct {
 	ID       string
 	Ready    bool
 	Draining bool
+	Cordoned bool
+	Asleep   bool
 	Breaker  breaker.State
 	View     View
 }
@@ -310,7 +371,7 @@ func (f *Fleet) States(now time.Time) []State {
 	states := make([]State, len(f.ordered))
 	for i, m := range f.ordered {
 		states[i] = State{
-			ID: m.replica.ID, Ready: m.ready, Draining: m.drained,
+			ID: m.replica.ID, Ready: m.ready, Draining: m.drained, Cordoned: m.replica.Cordoned, Asleep: m.asleep,
 			Breaker: m.breaker.State(now), View: candidates[i].View,
 		}
 	}

@@ -41,6 +41,9 @@ type Guard struct {
 	keys  []uint64
 	slot  uint32
 	fresh int
+	// pin is that of a sticky request; pinned says that it began with it.
+	pin    *pin
+	pinned bool
 
 	// Guarded by fleet.mu, like keys.
 	generation                  uint64
@@ -103,11 +106,16 @@ func (g *Guard) End(now time.Time, outcome Outcome) {
 	if outcome != Succeeded && !g.answered {
 		g.fleet.disownLocked(g)
 	}
+	g.fleet.unpinLocked(g, outcome)
 	switch outcome {
 	case Succeeded:
 		g.member.breaker.Success(g.trial)
+		g.member.record.note(now, false)
 	case Failed:
-		if g.member.breaker.Failure(g.trial, now) && g.fleet.bySlot[g.member.slot] == g.member {
+		g.member.record.note(now, true)
+		opened := g.member.breaker.Failure(g.trial, now)
+		opened = g.fleet.judgeLocked(g.member, now) || opened
+		if opened && g.fleet.isMemberLocked(g.member) {
 			g.fleet.newSlotLocked(g.member)
 		}
 	default:

@@ -63,6 +63,9 @@ func (p *hint) Choose(s *Selection) Choice {
 	if best := deepest(s); best > 0 {
 		return p.followPrefix(s, best)
 	}
+	if choice, ok := s.warmUp(sliceOf, BranchWarmupSlice, SourceNone); ok {
+		return choice
+	}
 	switch s.Request.Hint.Reason {
 	case ReasonPrefixMatch:
 		return p.without(s, BranchMiss)
@@ -122,6 +125,11 @@ func sourceOf(s *Selection, deepest int) Source {
 // followPrefix keeps the request with the deepest holders, or spills it. A
 // long queue alone does not rule a holder out: its wait is compared.
 func (p *hint) followPrefix(s *Selection, best int) Choice {
+	if 2*best <= s.Request.promptTokens() {
+		if choice, ok := s.warmUp(divertOf, BranchWarmupDivert, sourceOf(s, best)); ok {
+			return choice
+		}
+	}
 	slack := max(float64(s.Request.Hint.BlockSize), depthShare*float64(s.Request.promptTokens()))
 	deep := func(c *Candidate) bool {
 		return c.MatchedTokens > 0 && float64(c.MatchedTokens) >= float64(best)-slack

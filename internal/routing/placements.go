@@ -146,10 +146,10 @@ func (p *placements) expire(now time.Time) {
 	}
 }
 
-// recent counts the pairs used within maxAge.
-func (p *placements) recent(now time.Time, maxAge time.Duration) (count int) {
+// recent counts the pairs used within maxAge, up to a limit.
+func (p *placements) recent(now time.Time, maxAge time.Duration, limit int) (count int) {
 	since := now.Add(-maxAge).UnixNano()
-	for at := p.newest; at != 0 && p.pairs[at].at >= since; at = p.pairs[at].older {
+	for at := p.newest; at != 0 && count < limit && p.pairs[at].at >= since; at = p.pairs[at].older {
 		count++
 	}
 	return count

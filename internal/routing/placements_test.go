@@ -67,8 +67,8 @@ func TestPlacementsKeepPrefixesWhole(t *testing.T) {
 			} else if want, got := min(len(keys), limit), depths(p, now, keys, time.Hour)[slot]; got != want {
 				t.Fatalf("depth %d right after noting %d keys", got, want)
 			}
-			if p.used > limit || len(p.pairs)-1 > limit || p.recent(now, time.Hour) != p.used {
-				t.Fatalf("%d pairs in use of %d made, %d in order, limit %d", p.used, len(p.pairs)-1, p.recent(now, time.Hour), limit)
+			if p.used > limit || len(p.pairs)-1 > limit || p.recent(now, time.Hour, limit+1) != p.used {
+				t.Fatalf("%d pairs in use of %d made, %d in order, limit %d", p.used, len(p.pairs)-1, p.recent(now, time.Hour, limit+1), limit)
 			}
 			for branch := range uint64(4) {
 				held := true

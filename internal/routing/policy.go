@@ -38,6 +38,7 @@ type Selection struct {
 	SparableTokens int
 
 	meanRequests float64
+	someYoung    bool
 	scratch      []int
 	candidates   []Candidate
 	eligible     []int

@@ -25,6 +25,13 @@ type Request struct {
 	Streamed bool
 	// LoadOnly sends the request by load, whatever the policy is.
 	LoadOnly bool
+	// Tenant is the caller's; replicas may be reserved for some.
+	Tenant string
+	// Sticky is a key whose requests belong together; 0 is none.
+	Sticky uint64
+	// ShedAbove refuses the request if every replica makes it wait longer; 0
+	// refuses none.
+	ShedAbove time.Duration
 }
 
 // Hint is the index's answer for a request, or why there is none.
@@ -75,12 +82,23 @@ type Decision struct {
 	Unplaceable      string
 	UnplaceableCount int
 	TieBreak         TieBreak
+	// DelegatedTo names the policy that chose although the request is sticky;
+	// empty where the pin decided or there is no key.
+	DelegatedTo string
+	// Move compares the choice with where the prefix went before.
+	Move Move
+	// MinWait is the least wait of all eligible replicas. Shed means that it
+	// was too long, so that nobody was chosen.
+	MinWait time.Duration
+	Shed    bool
 	// Candidates holds the chosen replica first, then falling overlap, then
 	// order of id; CandidatesTotal counts those beyond the record limit too.
 	Candidates      []Candidate
 	CandidatesTotal int
 
 	matchedTokens, givenUpTokens int
+	// followed is set where a sticky choice agrees with the hint.
+	followed bool
 }
 
 // Prediction is what a choice expects of the chosen replica's cache. It is an
@@ -134,4 +152,6 @@ type View struct {
 	Saturated bool
 	// QueuedOnly means that only its queue saturates the replica.
 	QueuedOnly bool
+	// Young means that the replica is being warmed up.
+	Young bool
 }

@@ -273,6 +273,26 @@ func TestGates(t *testing.T) {
 		"another role":    {request: routing.Request{Model: model, Role: routing.RoleDecode}, want: routing.GateRole},
 		"excluded":        {request: routing.Request{Model: model, Exclude: []string{"r0"}}, want: routing.GateExcluded},
 		"another target":  {request: routing.Request{Model: model, Target: "r1"}, want: routing.GateExcluded},
+		"cordoned": {
+			arrange: func(_ testing.TB, f *routing.Fleet) { f.Put(routing.Replica{ID: "r0", Cordoned: true}) },
+			request: routing.Request{Model: model}, want: routing.GateCordoned,
+		},
+		"asleep": {
+			arrange: func(_ testing.TB, f *routing.Fleet) { f.SetAsleep("r0", true) },
+			request: routing.Request{Model: model}, want: routing.GateAsleep,
+		},
+		"awake again": {
+			arrange: func(_ testing.TB, f *routing.Fleet) { f.SetAsleep("r0", true); f.SetAsleep("r0", false) },
+			request: routing.Request{Model: model},
+		},
+		"reserved for another tenant": {
+			arrange: func(_ testing.TB, f *routing.Fleet) { f.Put(routing.Replica{ID: "r0", Tenants: []string{"a", "b"}}) },
+			request: routing.Request{Model: model, Tenant: "c"}, want: routing.GateTenant,
+		},
+		"reserved for the caller's tenant": {
+			arrange: func(_ testing.TB, f *routing.Fleet) { f.Put(routing.Replica{ID: "r0", Tenants: []string{"a", "b"}}) },
+			request: routing.Request{Model: model, Tenant: "b"},
+		},
 		"too many requests": {
 			arrange: func(t testing.TB, f *routing.Fleet) {
 				f.Put(routing.Replica{ID: "r0", MaxInflight: 1})
@@ -431,7 +451,7 @@ func TestSharedPrefix(t *testing.T) {
 }
 
 // TestCountersReturnToZero drives a fleet through any mix of outcomes.
-func TestCountersReturnToZero(t *testing.T) {
+func TestGW03CountersReturnToZero(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := routing.NewFleet(routing.Options{Rand: rand.New(rand.NewPCG(1, 1)), Breaker: breaker.Settings{Failures: 1 << 30}})
 		for _, id := range []string{"a", "b"} {

@@ -12,6 +12,12 @@ const (
 	OriginTargetHeader    Origin = "target_header"
 	OriginSingleCandidate Origin = "single_candidate"
 	OriginLoadSpill       Origin = "load_spill"
+	OriginStickyHit       Origin = "sticky_hit"
+	OriginStickyNew       Origin = "sticky_new"
+	OriginStickyStale     Origin = "sticky_stale"
+	OriginStickyRespill   Origin = "sticky_respill"
+	OriginWarmupSlice     Origin = "warmup_slice"
+	OriginWarmupDivert    Origin = "warmup_divert"
 	OriginNoneEligible    Origin = "none_eligible"
 )
 
@@ -26,6 +32,8 @@ const (
 	BranchAffinity             Branch = "affinity"
 	BranchTenantHot            Branch = "tenant_hot"
 	BranchShortRequest         Branch = "short_request"
+	BranchWarmupSlice          Branch = "warmup_slice"
+	BranchWarmupDivert         Branch = "warmup_divert"
 	BranchTimeout              Branch = "timeout"
 	BranchNoHint               Branch = "no_hint"
 	BranchTokenizerUnavailable Branch = "tokenizer_unavailable"
@@ -71,6 +79,9 @@ const (
 	GateRole        Gate = "role"
 	GateInflightCap Gate = "inflight_cap"
 	GateExcluded    Gate = "excluded"
+	GateCordoned    Gate = "cordoned"
+	GateAsleep      Gate = "asleep"
+	GateTenant      Gate = "tenant"
 )
 
 // HintOutcome says what became of a hint that named replicas.
