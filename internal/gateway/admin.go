@@ -12,6 +12,7 @@ import (
 
 // AdminHandler serves /healthz, /readyz, /metrics, /debug/state and
 // /debug/explain. It is what AdminListen serves, for use on another listener.
+// With an admin token, all but the first two ask for it.
 func (g *Gateway) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
@@ -22,9 +23,13 @@ func (g *Gateway) AdminHandler() http.Handler {
 		}
 		writeText(w, http.StatusOK, "ok")
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g.options.Registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /debug/state", localOnly(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) }))
-	mux.HandleFunc("POST /debug/explain", localOnly(g.serveExplain))
+	metrics := promhttp.HandlerFor(g.options.Registry, promhttp.HandlerOpts{}).ServeHTTP
+	if g.adminToken != nil {
+		metrics = g.operatorsOnly(metrics)
+	}
+	mux.HandleFunc("GET /metrics", metrics)
+	mux.HandleFunc("GET /debug/state", g.operatorsOnly(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) }))
+	mux.HandleFunc("POST /debug/explain", g.operatorsOnly(g.serveExplain))
 	return mux
 }
 

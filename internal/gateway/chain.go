@@ -22,7 +22,7 @@ const (
 // scopeKey tells apart requests whose equal prompts mean different blocks.
 func (x *exchange) scopeKey() uint64 {
 	h := xxh3.New()
-	for _, part := range []string{x.model.base, x.model.adapter, x.fields.salt} {
+	for _, part := range []string{x.partition(), x.model.base, x.model.adapter, x.fields.salt} {
 		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		_, _ = h.WriteString(part)
 	}

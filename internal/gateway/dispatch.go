@@ -66,7 +66,7 @@ func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 	for number := 1; ; number++ {
 		guard = x.decide(request)
 		if guard == nil {
-			x.giveUp(last, noReadyReplica())
+			x.giveUp(last, x.noReplica())
 			return
 		}
 		x.discard(last)

@@ -55,12 +55,19 @@ func (e *apiError) write(w http.ResponseWriter) {
 	if e.retryAfterSeconds > 0 {
 		header.Set("Retry-After", strconv.Itoa(e.retryAfterSeconds))
 	}
+	if e.status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", "Bearer")
+	}
 	w.WriteHeader(e.status)
 	_, _ = w.Write(e.body())
 }
 
 func invalidRequest(param, message string) *apiError {
 	return &apiError{status: http.StatusBadRequest, code: "invalid_request", param: param, message: message}
+}
+
+func unauthenticated(message string) *apiError {
+	return &apiError{status: http.StatusUnauthorized, code: "unauthenticated", message: message}
 }
 
 func notFound(message string) *apiError {

@@ -23,6 +23,8 @@ type route struct {
 	// generates is set for endpoints that profit from a cached prefix; chat
 	// tells their two forms apart. All others go by load.
 	generates, chat bool
+	// unsalted requests use no cache.
+	unsalted bool
 }
 
 var routes = []route{
@@ -33,8 +35,8 @@ var routes = []route{
 	{path: "/v1/rerank", endpoint: "rerank", idPrefix: "req-"},
 	{path: "/rerank", endpoint: "rerank", idPrefix: "req-"},
 	{path: "/v1/classify", endpoint: "classify", idPrefix: "req-"},
-	{path: "/tokenize", endpoint: "tokenize", idPrefix: "req-"},
-	{path: "/detokenize", endpoint: "detokenize", idPrefix: "req-"},
+	{path: "/tokenize", endpoint: "tokenize", idPrefix: "req-", unsalted: true},
+	{path: "/detokenize", endpoint: "detokenize", idPrefix: "req-", unsalted: true},
 }
 
 // errShutdown, errFirstByte and errIdle are causes of a cancelled exchange;
@@ -55,6 +57,9 @@ type exchange struct {
 	rootID  string
 	started time.Time
 	caller  Caller
+	// trusted clients may steer, and send fields that others may not.
+	trusted  bool
+	steering steering
 
 	body   []byte
 	fields fields
@@ -73,10 +78,10 @@ type exchange struct {
 }
 
 // serveRoute answers requests of one endpoint.
-func (g *Gateway) serveRoute(r *route) http.HandlerFunc {
+func (g *Gateway) serveRoute(r *route, trusted bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, request *http.Request) {
 		x := &exchange{
-			gateway: g, writer: w, request: request, route: r,
+			gateway: g, writer: w, request: request, route: r, trusted: trusted,
 			rootID: rootID(request.Header, r.idPrefix), started: time.Now(),
 		}
 		w.Header().Set(headerRequestID, x.rootID)
@@ -89,7 +94,10 @@ func (g *Gateway) serveRoute(r *route) http.HandlerFunc {
 
 func (x *exchange) serve(ctx context.Context) {
 	g := x.gateway
-	g.metrics.countStripped(x.request.Header)
+	if fault := x.authenticate(ctx); fault != nil {
+		x.reject(fault)
+		return
+	}
 	g.budget.request(x.started)
 	if limit := g.options.MaxInflight; limit > 0 && g.inflight.Load() > int64(limit) {
 		x.reject(overloaded())
@@ -102,6 +110,9 @@ func (x *exchange) serve(ctx context.Context) {
 	received := time.Now()
 	if fault == nil {
 		fault = x.resolveModel()
+	}
+	if fault == nil {
+		fault = x.saltBody()
 	}
 	if fault != nil {
 		x.reject(fault)
@@ -118,7 +129,7 @@ func (x *exchange) serve(ctx context.Context) {
 func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	request := routing.Request{
 		Now: time.Now(), Model: x.model.base, Adapter: x.model.adapter,
-		PromptBytes: len(x.body), LoadOnly: !x.route.generates,
+		PromptBytes: len(x.body), LoadOnly: !x.route.generates, Target: x.steering.target,
 	}
 	if !x.route.generates {
 		return request
@@ -159,20 +170,7 @@ func (x *exchange) resolveModel() *apiError {
 
 // reject answers with an error of the gateway's own.
 func (x *exchange) reject(fault *apiError) {
-	reason := ""
-	switch fault.status {
-	case http.StatusRequestEntityTooLarge:
-		reason = rejectBody
-	case http.StatusBadRequest, http.StatusNotFound:
-		reason = rejectBad
-	case http.StatusServiceUnavailable:
-		reason = rejectNoBackend
-	case http.StatusTooManyRequests:
-		reason = rejectShed
-	}
-	if reason != "" {
-		x.gateway.metrics.rejected.WithLabelValues(reason).Inc()
-	}
+	x.gateway.metrics.countRejection(fault)
 	fault.write(x.writer)
 }
 
@@ -187,6 +185,7 @@ func (x *exchange) decide(request *routing.Request) *routing.Guard {
 	}
 	m.selectSeconds.Observe(time.Since(request.Now).Seconds())
 	x.decision = decision
+	x.noteTarget(&decision)
 	branch := decision.Prediction.Branch
 	if branch == "" {
 		branch = routing.BranchNone

@@ -4,9 +4,11 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/caller"
 	"github.com/inferencecache/inference-cache/internal/jsonscan"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
@@ -54,14 +56,20 @@ type ExplainedOne struct {
 // serveExplain answers with the decision a request would get now. The body is
 // that of a completion or, if it has messages, of a chat completion.
 func (g *Gateway) serveExplain(w http.ResponseWriter, request *http.Request) {
-	x := &exchange{gateway: g, writer: w, request: request, started: time.Now()}
-	fault := x.readBody()
+	x := &exchange{gateway: g, writer: w, request: request, started: time.Now(), trusted: true}
+	fault := x.explainedCaller()
+	if fault == nil {
+		fault = x.readBody()
+	}
 	if fault == nil {
 		x.route = generatingRoute(x.body)
 		fault = x.parseBody()
 	}
 	if fault == nil {
 		fault = x.resolveModel()
+	}
+	if fault == nil {
+		fault = x.saltBody()
 	}
 	if fault != nil {
 		fault.write(w)
@@ -70,6 +78,15 @@ func (g *Gateway) serveExplain(w http.ResponseWriter, request *http.Request) {
 	asked := x.routingRequest(request.Context())
 	decision := g.fleet.Preview(&asked)
 	writeJSON(w, explain(x.model, &decision))
+}
+
+// explainedCaller takes the caller tenant and what else a trusted client may
+// ask for from the headers: an operator may ask for anybody.
+func (x *exchange) explainedCaller() *apiError {
+	x.caller.Tenant = cmp.Or(x.request.Header.Get(caller.TenantHeader), x.gateway.options.Access.DefaultTenant, caller.DefaultTenant)
+	var fault *apiError
+	x.steering, fault = steeringOf(x.request.Header)
+	return fault
 }
 
 // generatingRoute tells the two kinds of completions apart by their bodies.

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,9 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
-
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/breaker"
+	"github.com/inferencecache/inference-cache/internal/caller"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
 )
@@ -39,6 +40,14 @@ type Gateway struct {
 	tokenizer       tokenize.Tokenizer
 	engineTokenizer *tokenize.Engine
 	budget          retryBudget
+	resolver        *caller.Resolver
+	// saltKey is nil unless salts are derived.
+	saltKey []byte
+	// tls is that of the clients' listeners, adminTLS that of administration
+	// beyond loopback; nil without.
+	tls, adminTLS *tls.Config
+	// adminToken is nil where none is asked for.
+	adminToken *auth.File[[]byte]
 	// findings limits warnings about a wrong configuration.
 	findings     *limiter
 	readyChanged notifier
@@ -55,11 +64,11 @@ type Gateway struct {
 	stopping context.Context
 	stop     context.CancelFunc
 
-	data, admin *http.Server
-	closeIdle   func()
-	tasks       sync.WaitGroup
-	endTasks    context.CancelFunc
-	failed      chan error
+	data, trusted, admin *http.Server
+	closeIdle            func()
+	tasks                sync.WaitGroup
+	endTasks             context.CancelFunc
+	failed               chan error
 
 	mu sync.Mutex
 	// addresses are empty before Start; guarded by mu.
@@ -67,8 +76,9 @@ type Gateway struct {
 	started   bool
 }
 
-// Addresses are where a gateway listens. Admin is nil without AdminListen.
-type Addresses struct{ Data, Admin net.Addr }
+// Addresses are where a gateway listens. Admin and Trusted are nil without
+// AdminListen and Access.TrustedListen.
+type Addresses struct{ Data, Trusted, Admin net.Addr }
 
 // New builds a gateway. It binds nothing yet. Errors are ErrOptions.
 func New(options Options) (*Gateway, error) {
@@ -80,7 +90,6 @@ func New(options Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	transport := newTransport()
 	g := &Gateway{
 		options:   options,
 		logger:    options.Logger,
@@ -88,12 +97,15 @@ func New(options Options) (*Gateway, error) {
 		fleet:     routing.NewFleet(routing.Options{Policy: policy}),
 		catalog:   newCatalog(),
 		upstreams: map[string]*upstream{},
-		transport: transport,
-		closeIdle: transport.CloseIdleConnections,
 		findings:  newLimiter(warnInterval, maxWarnKeys),
 		checked:   make(chan struct{}),
-		failed:    make(chan error, 2),
+		failed:    make(chan error, 3),
 	}
+	if err := g.openAccess(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	transport := newTransport(g.knowsEndpoint, options.Resolver)
+	g.transport, g.closeIdle = transport, transport.CloseIdleConnections
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	for _, replica := range options.Replicas {
 		u, err := newUpstream(replica, transport)
@@ -111,7 +123,8 @@ func New(options Options) (*Gateway, error) {
 		return nil, err
 	}
 	options.Registry.MustRegister(newCollector(g))
-	g.data = g.newServer(g.dataHandler())
+	g.data = g.newServer(g.dataHandler(false))
+	g.trusted = g.newServer(g.dataHandler(true))
 	g.admin = g.newServer(g.AdminHandler())
 	return g, nil
 }
@@ -145,10 +158,13 @@ func (g *Gateway) tokenizeEndpoints(name string) []tokenize.Endpoint {
 	return endpoints
 }
 
+// headerReadTimeout bounds the time a client takes for its headers.
+const headerReadTimeout = 10 * time.Second
+
 func (g *Gateway) newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: headerReadTimeout,
 		IdleTimeout:       120 * time.Second,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(g.logger.Handler(), slog.LevelDebug),
@@ -171,23 +187,10 @@ func (g *Gateway) Start() error {
 	if g.started {
 		return errors.New("gateway was started before")
 	}
-	data, err := net.Listen("tcp", g.options.Listen)
-	if err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
-	}
-	g.addresses.Data = data.Addr()
-	data = netutil.LimitListener(data, g.options.MaxConnections)
-	if g.options.AdminListen != "" {
-		admin, err := net.Listen("tcp", g.options.AdminListen)
-		if err != nil {
-			g.addresses = Addresses{}
-			return errors.Join(fmt.Errorf("listen for administration: %w", err), data.Close())
-		}
-		g.addresses.Admin = admin.Addr()
-		g.tasks.Go(func() { g.serve("administration", g.admin.Serve(admin)) })
+	if err := g.openListeners(); err != nil {
+		return err
 	}
 	g.started = true
-	g.tasks.Go(func() { g.serve("clients", g.data.Serve(data)) })
 	g.startWatching()
 	g.logger.Info("gateway is serving", "address", g.addresses.Data.String(), "replicas", len(g.upstreams),
 		"policy", g.fleet.Policy())
@@ -253,10 +256,16 @@ func (g *Gateway) shutdown() {
 	grace := time.AfterFunc(g.options.Timeouts.ShutdownGrace, g.stop)
 	ctx, cancel := context.WithTimeout(context.Background(), g.options.Timeouts.ShutdownGrace+lastWords)
 	defer cancel()
-	if err := g.data.Shutdown(ctx); err != nil {
-		g.logger.Warn("connections were cut", "error", err)
-		_ = g.data.Close()
+	var drains sync.WaitGroup
+	for _, server := range []*http.Server{g.data, g.trusted} {
+		drains.Go(func() {
+			if err := server.Shutdown(ctx); err != nil {
+				g.logger.Warn("connections were cut", "error", err)
+				_ = server.Close()
+			}
+		})
 	}
+	drains.Wait()
 	grace.Stop()
 	g.stop()
 	_ = g.admin.Close()

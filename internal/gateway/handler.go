@@ -14,21 +14,22 @@ import (
 // componentHandler labels panics in handlers.
 const componentHandler = "gateway"
 
-// dataHandler serves clients.
-func (g *Gateway) dataHandler() http.Handler {
+// dataHandler serves clients. Those of a trusted listener may steer.
+func (g *Gateway) dataHandler(trusted bool) http.Handler {
 	mux := http.NewServeMux()
 	for i := range routes {
 		r := &routes[i]
-		mux.Handle("POST "+r.path, g.instrument(r.endpoint, g.serveRoute(r)))
+		mux.Handle("POST "+r.path, g.instrument(r.endpoint, g.serveRoute(r, trusted)))
 		mux.Handle(r.path, g.instrument(r.endpoint, methodNotAllowed(http.MethodPost)))
 	}
-	mux.Handle("GET /v1/models", g.instrument("models", g.serveModels))
-	mux.Handle("GET /v1/models/{id...}", g.instrument("models", g.serveModel))
+	mux.Handle("GET /v1/models", g.instrument("models", g.admitted(trusted, g.serveModels)))
+	mux.Handle("GET /v1/models/{id...}", g.instrument("models", g.admitted(trusted, g.serveModel)))
 	unknown := g.instrument("other", func(w http.ResponseWriter, _ *http.Request) {
 		notFound("no such endpoint").write(w)
 	})
 	mux.Handle("/", unknown)
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		w.Header().Set(headerRequestID, rootID(request.Header, "req-"))
 		// The mux would answer such paths with a redirect.
 		if path.Clean(request.URL.Path) != request.URL.Path {
 			unknown.ServeHTTP(w, request)

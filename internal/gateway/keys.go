@@ -68,5 +68,5 @@ func (x *exchange) askPool(ctx context.Context, p pool, tokens []uint32) routing
 	keys := make([]uint64, 0, len(tokens)/p.blockSize)
 	keys = fingerprint.Append(keys, fingerprint.SaltParent(x.fields.salt), tokens, p.blockSize)
 	x.noteChain.Do(func() { x.chain = x.tokenChain(keys, p.blockSize) })
-	return x.gateway.index.ask(ctx, p, x.model.adapter, keys)
+	return x.gateway.index.ask(ctx, p, x.model.adapter, x.steering.ttftMillis, keys)
 }

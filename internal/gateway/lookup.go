@@ -78,8 +78,9 @@ func (c *indexClient) state() breaker.State {
 	return c.breaker.State(time.Now())
 }
 
-// ask looks a chain of keys up in one pool.
-func (c *indexClient) ask(ctx context.Context, p pool, adapter string, keys []uint64) routing.Hint {
+// ask looks a chain of keys up in one pool. ttftMillis is the time to first
+// token that is hoped for, 0 if none is.
+func (c *indexClient) ask(ctx context.Context, p pool, adapter string, ttftMillis int32, keys []uint64) routing.Hint {
 	hint := routing.Hint{BlockSize: p.blockSize, RequestBlocks: len(keys)}
 	trial, ok := c.admit()
 	if !ok {
@@ -91,11 +92,15 @@ func (c *indexClient) ask(ctx context.Context, p pool, adapter string, keys []ui
 	for i := range counts {
 		counts[i] = int32(p.blockSize)
 	}
+	var slo *pb.SLO
+	if ttftMillis > 0 {
+		slo = &pb.SLO{TtftMs: ttftMillis}
+	}
 	begin := time.Now()
 	callCtx, cancel := context.WithDeadline(ctx, begin.Add(c.timeout))
 	defer cancel()
 	answer, err := c.lookuper.LookupRoute(callCtx, &pb.LookupRouteRequest{
-		ModelId: p.model, TenantId: p.tenant, HashScheme: p.scheme, AdapterId: adapter,
+		ModelId: p.model, TenantId: p.tenant, HashScheme: p.scheme, AdapterId: adapter, Slo: slo,
 		BlockHashes: fingerprint.Wire(keys), BlockTokenCounts: counts,
 	})
 	took := time.Since(begin)

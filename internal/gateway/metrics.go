@@ -3,8 +3,11 @@
 package gateway
 
 import (
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/inferencecache/inference-cache/internal/caller"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
 	"github.com/inferencecache/inference-cache/internal/version"
@@ -42,11 +45,12 @@ var (
 	}
 	upstreamErrorKinds = []string{kindConnect, kindTimeout, kindReset, kindStatus5xx, kindStatus429, kindMidStream}
 	retryResults       = []string{retryOK, retryFailed, retryExhausted, retryNotRetryable}
-	rejectReasons      = []string{"auth", "rate_limit", "queue_full", rejectBody, rejectNoBackend, rejectShed, rejectBad}
+	rejectReasons      = []string{rejectAuth, "rate_limit", "queue_full", rejectBody, rejectNoBackend, rejectShed, rejectBad}
 	tokenKinds         = []string{"prompt", "best_overlap", "chosen_overlap", "engine_cached", "engine_unknown"}
 )
 
 const (
+	rejectAuth      = "auth"
 	rejectBody      = "body_too_large"
 	rejectNoBackend = "no_backend"
 	rejectShed      = "shed"
@@ -77,6 +81,8 @@ type metrics struct {
 	rejected        *prometheus.CounterVec // reason
 	stripped        *prometheus.CounterVec // header
 	forbidden       *prometheus.CounterVec // field
+	authentications *prometheus.CounterVec // method, result
+	targets         *prometheus.CounterVec // outcome
 	tokenize        *prometheus.CounterVec // source, result
 	tokenizeSeconds *prometheus.HistogramVec
 	panics          *prometheus.CounterVec // component
@@ -109,6 +115,8 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		rejected:        plain.counters("gateway_rejected_total", "Requests the gateway refused.", "reason"),
 		stripped:        plain.counters("gateway_headers_stripped_total", "Control headers of clients removed.", "header"),
 		forbidden:       plain.counters("gateway_forbidden_fields_total", "Control fields of clients refused.", "field"),
+		authentications: plain.counters("gateway_authentications_total", "Callers by how they were found out.", "method", "result"),
+		targets:         plain.counters("gateway_targets_total", "Requests of trusted clients that named a replica.", "outcome"),
 		tokenize:        plain.counters("gateway_tokenize_total", "Prompts tokenized.", "source", "result"),
 		tokenizeSeconds: plain.histograms("gateway_tokenize_seconds", "Time to tokenize a prompt.", lagBuckets, "source"),
 		panics:          plain.counters("panics_total", "Recovered panics.", "component"),
@@ -144,6 +152,12 @@ func (m *metrics) createClosedSets() {
 	create(m.rejected, rejectReasons)
 	create(m.stripped, controlHeaders[:])
 	create(m.forbidden, forbiddenFields)
+	create(m.targets, targetOutcomes)
+	for _, method := range caller.Methods() {
+		for _, result := range []string{authOK, authRefused, authForbidden, authUnavailable} {
+			m.authentications.WithLabelValues(string(method), result)
+		}
+	}
 	create(m.panics, []string{componentHandler})
 	for _, check := range []string{"count", "cached"} {
 		for _, result := range []string{"ok", "mismatch", "skipped"} {
@@ -161,6 +175,36 @@ func (m *metrics) createClosedSets() {
 	}
 	for _, sign := range []string{"over", "under"} {
 		m.errorTokens.WithLabelValues(sign)
+	}
+}
+
+// newTLSNotAfter makes the gauge of the clients' certificate.
+func (m *metrics) newTLSNotAfter(registry *prometheus.Registry) prometheus.Gauge {
+	plain := factory{registry}
+	return plain.gauges("tls_not_after_timestamp_seconds", "End of the certificate's validity.", "listener").
+		WithLabelValues("clients")
+}
+
+// countRejection counts a request that the gateway refused.
+func (m *metrics) countRejection(fault *apiError) {
+	reason := ""
+	switch fault.status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		reason = rejectAuth
+	case http.StatusRequestEntityTooLarge:
+		reason = rejectBody
+	case http.StatusBadRequest, http.StatusNotFound:
+		reason = rejectBad
+	case http.StatusServiceUnavailable:
+		reason = rejectNoBackend
+	case http.StatusTooManyRequests:
+		reason = rejectShed
+	}
+	if fault.code == codeAuthUnavailable {
+		reason = rejectAuth
+	}
+	if reason != "" {
+		m.rejected.WithLabelValues(reason).Inc()
 	}
 }
 

@@ -7,7 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"net/url"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +79,8 @@ type Options struct {
 	Lookuper Lookuper
 	// BlockSizer knows block sizes from the index; default none.
 	BlockSizer BlockSizer
+	// Access says who may call; default everybody, as one caller tenant.
+	Access Access
 	// Tenant of replicas without one; default "local".
 	Tenant string
 	// BlockSize in tokens for replicas that do not tell; default unknown.
@@ -109,6 +115,8 @@ type Options struct {
 	Registry *prometheus.Registry
 	// Logger takes the logs; default none.
 	Logger *slog.Logger
+	// Resolver finds the addresses of replicas' names; default the system's.
+	Resolver *net.Resolver
 }
 
 // Timeouts of a Gateway.
@@ -176,6 +184,9 @@ func (o *Options) validate() error {
 	default:
 		return fmt.Errorf("tokenizer %q: expected engine, ids or none", o.Tokenizer)
 	}
+	if err := o.Access.validate(o.AdminListen); err != nil {
+		return err
+	}
 	seen := map[string]bool{}
 	for _, replica := range o.Replicas {
 		if replica.ID == "" || len(replica.ID) > 256 {
@@ -208,5 +219,33 @@ func parseBaseURL(text string) (*url.URL, error) {
 	case u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "":
 		return nil, fmt.Errorf("URL %.128q: expected no path, query or fragment", u.Redacted())
 	}
+	if err := checkHost(u.Hostname()); err != nil {
+		return nil, fmt.Errorf("URL %.128q: %w", u.Redacted(), err)
+	}
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
 }
+
+// hostPortOf returns the host and port that a base URL is dialled at.
+func hostPortOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// checkHost refuses addresses no engine can have, and numbers that resolvers
+// take for addresses in other notations.
+func checkHost(host string) error {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return checkAddress(net.JoinHostPort(host, "1"))
+	}
+	last := host[strings.LastIndexByte(strings.TrimSuffix(host, "."), '.')+1:]
+	if numericLabel.MatchString(last) {
+		return errors.New("a number is no host name: expected a name or an IP address in its usual form")
+	}
+	return nil
+}
+
+// numericLabel is the last label of decimal, octal and hexadecimal addresses.
+var numericLabel = regexp.MustCompile(`^(?i:0x[0-9a-f]*|[0-9]+)\.?$`)

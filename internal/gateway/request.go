@@ -27,9 +27,11 @@ const maxReservedBytes = 256 << 10
 
 // fields are the members of a body that the gateway itself reads.
 type fields struct {
-	model  string
-	stream bool
-	salt   string
+	// trusted accepts forbiddenFields.
+	trusted bool
+	model   string
+	stream  bool
+	salt    string
 	// hasStreamOptions is set even if they are null.
 	hasStreamOptions bool
 }
@@ -70,7 +72,8 @@ func (x *exchange) bodyTooLarge() *apiError {
 // parseBody reads the members the gateway needs and refuses those clients must
 // not send.
 func (x *exchange) parseBody() *apiError {
-	x.prompt = tokenize.Prompt{Chat: x.route.chat}
+	x.prompt = tokenize.Prompt{Chat: x.route.chat, Partition: x.partition()}
+	x.fields.trusted = x.trusted
 	var fault *apiError
 	err := jsonscan.Object(x.body, func(key, value []byte) error {
 		if fault = x.fields.set(key, value); fault != nil {
@@ -114,7 +117,7 @@ func (f *fields) set(key, value []byte) *apiError {
 		f.salt, ok = jsonscan.String(value)
 		ok = ok || isNull
 	default:
-		if slices.Contains(forbiddenFields, name) && !isNull {
+		if !f.trusted && slices.Contains(forbiddenFields, name) && !isNull {
 			return &apiError{status: http.StatusBadRequest, code: codeForbiddenField, param: name,
 				message: "this field is not accepted from clients"}
 		}

@@ -24,16 +24,23 @@ var forbiddenAddresses = [...]netip.Addr{
 }
 
 // newTransport returns the connections to engines. It uses no proxy, follows
-// no redirect and checks every resolved address before it connects.
-func newTransport() *http.Transport {
+// no redirect, dials only what known accepts (the host and port of a replica)
+// and checks every resolved address before it connects.
+func newTransport(known func(hostPort string) bool, resolver *net.Resolver) *http.Transport {
 	dialer := &net.Dialer{
-		Timeout: 5 * time.Second,
+		Timeout:  5 * time.Second,
+		Resolver: resolver,
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			return checkAddress(address)
 		},
 	}
 	return &http.Transport{
-		DialContext:         dialer.DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if !known(address) {
+				return nil, fmt.Errorf("%w: not that of a replica", errForbiddenAddress)
+			}
+			return dialer.DialContext(ctx, network, address)
+		},
 		MaxIdleConnsPerHost: 1024,
 		// Below the keep-alive of engines (5 s), so that an idle connection is
 		// rarely one the engine is about to close.
@@ -43,6 +50,16 @@ func newTransport() *http.Transport {
 		WriteBufferSize:        32 << 10,
 		ReadBufferSize:         32 << 10,
 	}
+}
+
+// knowsEndpoint reports whether a replica has the address.
+func (g *Gateway) knowsEndpoint(hostPort string) bool {
+	for _, u := range g.upstreams {
+		if u.hostPort == hostPort {
+			return true
+		}
+	}
+	return false
 }
 
 // checkAddress refuses addresses no engine can have.

@@ -36,9 +36,11 @@ const (
 // upstream is a replica and the loop that watches it.
 type upstream struct {
 	Replica
-	base   *url.URL
-	client *http.Client
-	meter  *engines.LoadMeter
+	base *url.URL
+	// hostPort is what base is dialled at.
+	hostPort string
+	client   *http.Client
+	meter    *engines.LoadMeter
 	// probe asks for a check now.
 	probe chan struct{}
 	// blockSize in tokens as the engine tells it, 0 = unknown.
@@ -60,8 +62,9 @@ func newUpstream(replica Replica, transport http.RoundTripper) (*upstream, error
 		load.HasRank, load.Rank = true, *replica.Rank
 	}
 	return &upstream{
-		Replica: replica,
-		base:    base,
+		Replica:  replica,
+		base:     base,
+		hostPort: hostPortOf(base),
 		client: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -24,7 +24,7 @@ var layers = [][]string{
 		"internal/ranking", "internal/breaker", "internal/admission", "internal/jsonscan", "internal/gate", "internal/testcluster",
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
-	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
+	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe"},
 	{"internal/control"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
