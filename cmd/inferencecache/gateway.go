@@ -26,6 +26,7 @@ type gatewayOptions struct {
 	replicas  []string
 	index     string
 	tokenizer string
+	hedge     string
 
 	credentials credential.Options
 }
@@ -44,7 +45,9 @@ replica may fail: requests still flow, and the reason is in the metrics.
 ID is the name under which the replica's publisher reports blocks: the pod name
 in Kubernetes, else the engine's host:port. rank pins requests to one
 data-parallel rank, whose ID ends in #N. model is needed only for engines
-without /v1/models.
+without /v1/models. A replica with another uid than before starts without any
+state. caller reserves a replica for callers of a tenant; a cordoned one finishes
+what it has and gets nothing new.
 
 Example:
   inferencecache gateway --index 127.0.0.1:9090 \
@@ -75,7 +78,13 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&g.Retry500, "retry-500", false, "retry answers 500 and 408 too, not only 429, 502, 503 and 504")
 	flags.IntVar(&g.UsageSample, "usage-sample", 10, "check predictions against the usage of one streamed request in this many; 0 is none")
 	flags.Int64Var(&g.MaxBodyBytes, "max-body-bytes", 10<<20, "largest request body")
-	flags.IntVar(&g.MaxInflight, "max-inflight", 0, "most requests under way; 0 is no bound")
+	flags.IntVar(&g.MaxInflight, "max-inflight", 0, "most requests under way, others wait; 0 is no bound")
+	flags.IntVar(&g.QueueLimit, "queue-limit", 100, "most requests that wait for a place; 0 is none")
+	flags.DurationVar(&g.ShedTTFT, "shed-ttft", 0, "refuse requests that every replica would make wait longer; 0 is never")
+	flags.StringVar(&o.hedge, "hedge-after", "off", "try a second replica when the first byte takes longer than this percentile: p50 to p99, or off")
+	flags.StringVar(&g.StickyHeader, "sticky-header", "", "header with a key whose requests stay on one replica while it has room")
+	flags.StringVar(&g.StickyField, "sticky-field", "", "member of the body with such a key")
+	flags.BoolVar(&g.Warmup, "warmup", false, "send new replicas a share of the requests whose prefix they do not hold")
 	flags.IntVar(&g.MaxConnections, "max-connections", 10_000, "most client connections")
 	o.addTimeouts(flags)
 }
@@ -87,6 +96,8 @@ func (o *gatewayOptions) addTimeouts(flags *pflag.FlagSet) {
 	flags.DurationVar(&t.BodyRead, "body-read-timeout", 60*time.Second, "longest time to read a request body")
 	flags.DurationVar(&t.FirstByte, "first-byte-timeout", 300*time.Second, "longest wait for an answer to begin")
 	flags.DurationVar(&t.Idle, "idle-timeout", 120*time.Second, "longest pause within an answer")
+	flags.DurationVar(&t.Queue, "queue-timeout", 5*time.Second, "longest wait for a place among the requests under way")
+	flags.DurationVar(&t.Drain, "drain-timeout", 300*time.Second, "how long requests at a replica that was removed may go on")
 	flags.DurationVar(&t.HealthInterval, "health-interval", 5*time.Second, "time between health checks of a replica")
 	flags.DurationVar(&t.Health, "health-timeout", 2*time.Second, "longest time for a health check")
 	flags.DurationVar(&t.ShutdownDelay, "shutdown-delay", 0, "how long to go on accepting requests after a signal")
@@ -120,6 +131,12 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 	options.Logger = logger
 	if options.UsageSample == 0 {
 		options.UsageSample = -1
+	}
+	if options.QueueLimit == 0 {
+		options.QueueLimit = -1
+	}
+	if options.HedgePercentile, err = gateway.ParseHedgeAfter(o.hedge); err != nil {
+		return usagef("--hedge-after: %w", err)
 	}
 	options.Tokenizer = gateway.TokenizerMode(o.tokenizer)
 	options.Registry = prometheus.NewRegistry()

@@ -85,6 +85,8 @@ type ReplicaState struct {
 	BlockSize int64    `json:"block_size"`
 	Ready     bool     `json:"ready"`
 	Draining  bool     `json:"draining"`
+	Cordoned  bool     `json:"cordoned"`
+	Asleep    bool     `json:"asleep"`
 	Breaker   string   `json:"breaker"`
 	Saturated bool     `json:"saturated"`
 	Inflight  int      `json:"inflight"`
@@ -107,10 +109,13 @@ func (g *Gateway) State() State {
 		state.Breakers[target] = current.String()
 	}
 	for _, s := range g.fleet.States(time.Now()) {
-		u := g.upstreams[s.ID]
+		u := g.roster.get(s.ID)
+		if u == nil {
+			continue // left just now
+		}
 		replica := ReplicaState{
 			ID: s.ID, Runtime: u.Runtime, Tenant: u.Tenant, BlockSize: u.blockSize.Load(),
-			Ready: s.Ready, Draining: s.Draining, Breaker: s.Breaker.String(), Saturated: s.View.Saturated,
+			Ready: s.Ready, Draining: s.Draining, Cordoned: s.Cordoned, Asleep: s.Asleep, Breaker: s.Breaker.String(), Saturated: s.View.Saturated,
 			Inflight: s.View.Inflight, QueueTokens: s.View.QueueTokens, WaitSeconds: s.View.WaitSeconds,
 			PrefillRate: s.View.RateTokens, Models: []string{},
 		}

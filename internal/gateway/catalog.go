@@ -138,6 +138,18 @@ func (c *catalog) Set(replica string, models []model) (changed bool) {
 	return changed
 }
 
+// Remove forgets the models of a replica.
+func (c *catalog) Remove(replica string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.byReplica[replica]; !known {
+		return
+	}
+	delete(c.byReplica, replica)
+	at, _ := slices.BinarySearch(c.order, replica)
+	c.order = slices.Delete(c.order, at, at+1)
+}
+
 func sameModel(a, b model) bool { return a.id == b.id && a.parent == b.parent }
 
 // Resolve finds a name. The empty name stands for the only base model, if

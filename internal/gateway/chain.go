@@ -58,5 +58,5 @@ func (x *exchange) textChain() routing.Chain {
 		key = xxh3.Hash(piece[:])
 		keys, text = append(keys, key), text[chunkBytes:]
 	}
-	return routing.Chain{Keys: keys, KeyTokens: chunkTokens}
+	return routing.Chain{Keys: keys, KeyTokens: chunkTokens, Text: true}
 }

@@ -15,8 +15,8 @@ import (
 type collector struct {
 	gateway *Gateway
 
-	candidates, spread, indexState, breakerState        *prometheus.Desc
-	inflight, queueTokens, rate, saturated, replicaOpen *prometheus.Desc
+	candidates, spread, indexState, approx, speculative, breakerState *prometheus.Desc
+	inflight, queueTokens, rate, saturated, replicaOpen               *prometheus.Desc
 }
 
 // maxReplicaSeries bounds the replicas with series of their own.
@@ -34,6 +34,8 @@ func newCollector(g *Gateway) *collector {
 		candidates:   routed("candidates", "Replicas by state.", "state"),
 		spread:       routed("inflight_spread", "Largest over mean in-flight requests of ready replicas."),
 		indexState:   routed("index_state", "Models by the state of their index.", "state"),
+		approx:       routed("approx_entries", "Remembered pairs of a replica and a block that was sent there."),
+		speculative:  routed("speculative_entries", "Those of the last moments, up to 65,536."),
 		breakerState: plain("breaker_state", "1 for the current state.", "target", "state"),
 		inflight:     plain("replica_inflight", "Requests of this gateway at a replica.", "replica_id"),
 		queueTokens:  plain("replica_queue_tokens", "Uncached tokens waiting for prefill.", "replica_id"),
@@ -45,7 +47,7 @@ func newCollector(g *Gateway) *collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.candidates, c.spread, c.indexState, c.breakerState,
+	for _, d := range []*prometheus.Desc{c.candidates, c.approx, c.speculative, c.spread, c.indexState, c.breakerState,
 		c.inflight, c.queueTokens, c.rate, c.saturated, c.replicaOpen} {
 		out <- d
 	}
@@ -72,6 +74,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.saturated, one(s.View.Saturated), s.ID)
 		gauge(c.replicaOpen, float64(s.Breaker), s.ID)
 	}
+	approximate, speculative := c.gateway.fleet.Entries(now)
+	gauge(c.approx, float64(approximate))
+	gauge(c.speculative, float64(speculative))
 	models := float64(c.gateway.catalog.Models())
 	down := c.gateway.index != nil && c.gateway.index.state() == breaker.Open
 	blind := 0.0
@@ -99,9 +104,9 @@ func countStates(states []routing.State) map[string]int {
 	counts := map[string]int{"ready": 0, "unhealthy": 0, "overloaded": 0, "draining": 0, "breaker_open": 0}
 	for _, s := range states {
 		switch {
-		case s.Draining:
+		case s.Draining, s.Cordoned:
 			counts["draining"]++
-		case !s.Ready:
+		case !s.Ready, s.Asleep:
 			counts["unhealthy"]++
 		case s.Breaker == breaker.Open:
 			counts["breaker_open"]++

@@ -36,10 +36,16 @@ const (
 
 // attempt is one try at one replica, up to the first byte of the answer.
 type attempt struct {
-	guard  *routing.Guard
-	cancel context.CancelCauseFunc
-	ctx    context.Context
-	timer  *time.Timer
+	guard *routing.Guard
+	// upstream is nil if the replica left before anything was sent.
+	upstream *upstream
+	// uncut ends the watch for the replica's end.
+	uncut func() bool
+	// decision is what led to it.
+	decision routing.Decision
+	cancel   context.CancelCauseFunc
+	ctx      context.Context
+	timer    *time.Timer
 
 	// response is nil if there was none. first is the beginning of its body
 	// in buffer, and ended says that there is no more.
@@ -57,21 +63,24 @@ type attempt struct {
 // dispatch sends the request until an attempt gives an answer to relay.
 func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 	var last *attempt
-	var guard *routing.Guard
-	defer func() { // a no-op unless something panicked
-		if guard != nil {
-			guard.End(time.Now(), routing.Ignored)
-		}
-	}()
+	begin := time.Now()
+	defer func() { x.abandon(last) }() // a no-op unless something panicked
 	for number := 1; ; number++ {
-		guard = x.decide(request)
+		guard := x.decide(request)
 		if guard == nil {
 			x.giveUp(last, x.noReplica())
 			return
 		}
 		x.discard(last)
-		last = x.try(ctx, guard)
+		if last = x.newAttempt(ctx, guard); number == 1 {
+			last = x.runHedged(ctx, last, request)
+		} else {
+			x.run(last)
+		}
 		if last.kind == "" {
+			if x.route.generates {
+				x.latenciesOf().note(time.Since(begin))
+			}
 			if number > 1 {
 				x.gateway.metrics.retries.WithLabelValues(retryOK).Inc()
 			}
@@ -83,25 +92,37 @@ func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 			x.giveUp(last, last.fault)
 			return
 		}
-		id, _ := guard.Replica()
+		id, _ := last.guard.Replica()
 		request.Exclude = append(request.Exclude, id)
 	}
 }
 
-// try makes one attempt.
-func (x *exchange) try(ctx context.Context, guard *routing.Guard) *attempt {
-	g := x.gateway
-	a := &attempt{guard: guard}
+// newAttempt prepares a try at the replica of guard.
+func (x *exchange) newAttempt(ctx context.Context, guard *routing.Guard) *attempt {
+	a := &attempt{guard: guard, decision: x.decision}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
-	a.timer = time.AfterFunc(g.options.Timeouts.FirstByte, func() { a.cancel(errFirstByte) })
-	response, err := g.transport.RoundTrip(x.engineRequest(a.ctx, guard))
+	a.timer = time.AfterFunc(x.gateway.options.Timeouts.FirstByte, func() { a.cancel(errFirstByte) })
+	return a
+}
+
+// run makes an attempt, up to the first byte of an answer.
+func (x *exchange) run(a *attempt) {
+	id, uid := a.guard.Replica()
+	u := x.gateway.roster.get(id)
+	if u == nil || u.uid != uid || !u.tenure.begin() {
+		a.kind, a.retryable, a.fault = kindConnect, true, upstreamFailed()
+		return
+	}
+	a.upstream = u
+	a.uncut = context.AfterFunc(u.cutting, func() { a.cancel(errDrained) })
+	response, err := x.send(a.ctx, u)
 	if err != nil {
 		a.fail(err)
-		return a
+		return
 	}
 	a.response = response
-	if a.classifyStatus(response.StatusCode, g.options.Retry500); a.kind != "" {
-		return a
+	if a.classifyStatus(response.StatusCode, x.gateway.options.Retry500); a.kind != "" {
+		return
 	}
 	a.buffer = buffers.Get().(*[]byte)
 	n, err := readSome(response.Body, *a.buffer)
@@ -109,7 +130,6 @@ func (x *exchange) try(ctx context.Context, guard *routing.Guard) *attempt {
 	if err != nil && !a.ended && n == 0 {
 		a.fail(err)
 	}
-	return a
 }
 
 // buffers hold pieces of answers.
@@ -124,11 +144,10 @@ func readSome(r io.Reader, p []byte) (int, error) {
 	}
 }
 
-// engineRequest builds the request to the replica of guard.
-func (x *exchange) engineRequest(ctx context.Context, guard *routing.Guard) *http.Request {
+// engineRequest builds the request to a replica.
+func (x *exchange) engineRequest(ctx context.Context, u *upstream) *http.Request {
 	g := x.gateway
-	id, _ := guard.Replica()
-	u := g.upstreams[id]
+	body := u.pinned(x.body)
 	engineID := x.rootID + "-" + newDispatchID(time.Now())
 	target := *u.base
 	target.Path = x.route.path
@@ -136,12 +155,12 @@ func (x *exchange) engineRequest(ctx context.Context, guard *routing.Guard) *htt
 		Method: http.MethodPost, URL: &target, Host: target.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        engineHeader(x.request.Header, engineID, g.options.ForwardAuthorization),
-		ContentLength: int64(len(x.body)),
-		Body:          io.NopCloser(bytes.NewReader(x.body)),
+		ContentLength: int64(len(body)),
+		Body:          io.NopCloser(bytes.NewReader(body)),
 		// With it, the transport resends on a fresh connection when an idle
 		// one was closed before anything was written.
 		GetBody: func() (io.ReadCloser, error) {
-			return io.NopCloser(bytes.NewReader(x.body)), nil
+			return io.NopCloser(bytes.NewReader(body)), nil
 		},
 	}
 	if u.Rank != nil {
@@ -158,6 +177,8 @@ func (a *attempt) fail(err error) {
 		a.kind, a.fault = kindTimeout, upstreamTimeout()
 	case errors.Is(cause, errShutdown):
 		a.kind, a.fault = kindReset, draining()
+	case errors.Is(cause, errDrained):
+		a.kind, a.retryable, a.fault = kindReset, true, upstreamFailed()
 	case cause != nil:
 		a.kind, a.fault = kindReset, upstreamFailed() // the client is gone
 	case errors.As(err, &operation) && operation.Op == "dial":
@@ -185,7 +206,7 @@ func (a *attempt) outcome(clientGone bool) routing.Outcome {
 	switch {
 	case clientGone:
 		return routing.Ignored
-	case a.kind == kindStatus429:
+	case a.kind == kindStatus429, a.upstream == nil, errors.Is(context.Cause(a.ctx), errDrained):
 		return routing.Ignored
 	case a.kind != "":
 		return routing.Failed
@@ -208,8 +229,8 @@ func (x *exchange) noteFailure(ctx context.Context, a *attempt) {
 	}
 	x.gateway.metrics.upstreamErrors.WithLabelValues(a.kind).Inc()
 	id, _ := a.guard.Replica()
-	if a.kind == kindConnect || a.kind == kindReset {
-		x.gateway.upstreams[id].probeSoon()
+	if a.upstream != nil && (a.kind == kindConnect || a.kind == kindReset) {
+		a.upstream.probeSoon()
 	}
 	x.gateway.logger.Debug("attempt failed", "request_id", x.rootID, "replica", id, "kind", a.kind)
 }
@@ -245,12 +266,27 @@ func (x *exchange) discard(a *attempt) {
 	a.release()
 }
 
+// release gives back what the attempt holds, once.
 func (a *attempt) release() {
 	a.cancel(nil)
+	if a.uncut != nil {
+		a.uncut()
+		a.uncut = nil
+		a.upstream.tenure.end()
+	}
 	if a.buffer != nil {
 		buffers.Put(a.buffer)
 		a.buffer = nil
 	}
+}
+
+// abandon ends an attempt that nobody ended, without a verdict.
+func (x *exchange) abandon(a *attempt) {
+	if a == nil {
+		return
+	}
+	a.guard.End(time.Now(), routing.Ignored)
+	x.discard(a)
 }
 
 // giveUp relays the last attempt's answer if it has one, else sends fault. A

@@ -16,6 +16,8 @@ type apiError struct {
 	message string
 	// param is the body field at fault, if one is.
 	param string
+	// reason is how it is counted, if its status does not tell.
+	reason string
 	// retryAfterSeconds is sent when positive.
 	retryAfterSeconds int
 }
@@ -93,6 +95,8 @@ func overloaded() *apiError {
 	return &apiError{status: http.StatusTooManyRequests, code: "overloaded",
 		message: "too many requests are under way", retryAfterSeconds: 1}
 }
+
+const codeRateLimited = "rate_limited"
 
 func upstreamFailed() *apiError {
 	return &apiError{status: http.StatusBadGateway, code: "upstream_failed",

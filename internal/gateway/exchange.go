@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -75,6 +76,8 @@ type exchange struct {
 	usageAdded bool
 	// decision is the one of the latest attempt.
 	decision routing.Decision
+	// attempts are those that run beside this goroutine.
+	attempts sync.WaitGroup
 }
 
 // serveRoute answers requests of one endpoint.
@@ -99,11 +102,13 @@ func (x *exchange) serve(ctx context.Context) {
 		return
 	}
 	g.budget.request(x.started)
-	if limit := g.options.MaxInflight; limit > 0 && g.inflight.Load() > int64(limit) {
-		x.reject(overloaded())
+	ticket, fault := x.admit(ctx)
+	if fault != nil {
+		x.reject(fault)
 		return
 	}
-	fault := x.readBody()
+	defer ticket.Leave()
+	fault = x.readBody()
 	if fault == nil {
 		fault = x.parseBody()
 	}
@@ -119,6 +124,7 @@ func (x *exchange) serve(ctx context.Context) {
 		return
 	}
 	request := x.routingRequest(ctx)
+	ticket.Settle(cmp.Or(x.promptTokens, request.PromptBytes/bytesPerToken))
 	x.askForUsage()
 	g.metrics.overheadSeconds.WithLabelValues(x.route.endpoint).Observe(time.Since(received).Seconds())
 	x.dispatch(ctx, &request)
@@ -130,11 +136,13 @@ func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	request := routing.Request{
 		Now: time.Now(), Model: x.model.base, Adapter: x.model.adapter,
 		PromptBytes: len(x.body), LoadOnly: !x.route.generates, Target: x.steering.target,
+		Tenant: x.caller.Tenant, ShedAbove: x.gateway.live.Load().shedAbove,
 	}
 	if !x.route.generates {
 		return request
 	}
 	request.Streamed = x.fields.stream
+	request.Sticky = x.stickyKey()
 	request.PromptBytes = x.prompt.Bytes()
 	if eligible := x.gateway.fleet.Eligible(nil, &request); len(eligible) > 1 {
 		request.Hint = x.hint(ctx, eligible)
@@ -176,13 +184,30 @@ func (x *exchange) reject(fault *apiError) {
 
 // decide takes the decision for one attempt and counts it.
 func (x *exchange) decide(request *routing.Request) *routing.Guard {
-	m := x.gateway.metrics
 	request.Now = time.Now()
 	decision, guard := x.gateway.fleet.Decide(request)
 	if guard == nil && len(request.Exclude) > 0 {
 		request.Exclude = nil // nobody else is left: try those that failed again
 		decision, guard = x.gateway.fleet.Decide(request)
 	}
+	request.ShedAbove = 0 // it was let in
+	x.noteDecision(request, decision)
+	return guard
+}
+
+// decideOnce is decide for an attempt that may also not be made.
+func (x *exchange) decideOnce(request *routing.Request) *routing.Guard {
+	request.Now = time.Now()
+	decision, guard := x.gateway.fleet.Decide(request)
+	if guard != nil {
+		x.noteDecision(request, decision)
+	}
+	return guard
+}
+
+// noteDecision counts a decision.
+func (x *exchange) noteDecision(request *routing.Request, decision routing.Decision) {
+	m := x.gateway.metrics
 	m.selectSeconds.Observe(time.Since(request.Now).Seconds())
 	x.decision = decision
 	x.noteTarget(&decision)
@@ -203,7 +228,9 @@ func (x *exchange) decide(request *routing.Request) *routing.Guard {
 		}
 		x.gateway.warnUnplaceable(&decision)
 	}
-	return guard
+	if decision.Move != routing.MoveNone {
+		m.moves.WithLabelValues(string(decision.Move)).Inc()
+	}
 }
 
 // warnUnplaceable shows both spellings of a replica that the index knows and

@@ -92,6 +92,9 @@ const (
 	framingLost // the server will refuse what comes
 )
 
+// http2Preface is the first line of a connection that speaks HTTP/2.
+const http2Preface = "PRI * HTTP/2.0"
+
 // maxFramingLine is how much of a line is looked at.
 const maxFramingLine = 128
 
@@ -188,6 +191,8 @@ func (f *framing) endLine(line string) {
 func (f *framing) headerLine(line string) {
 	switch {
 	case !f.started && line == "": // tolerated after a body
+	case !f.started && line == http2Preface:
+		f.state = framingLost // frames have one length only
 	case !f.started:
 		f.started, f.old = true, strings.HasSuffix(line, " HTTP/1.0")
 	case line == "":

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/admission"
 	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/breaker"
 	"github.com/inferencecache/inference-cache/internal/caller"
@@ -28,10 +30,8 @@ type Gateway struct {
 	metrics *metrics
 	fleet   *routing.Fleet
 	catalog *catalog
-	// upstreams does not change after New.
-	upstreams map[string]*upstream
-	transport http.RoundTripper
-	pools     atomic.Pointer[poolTable]
+	roster  roster
+	pools   atomic.Pointer[poolTable]
 	// rebuilding serialises changes of pools, so that none is lost.
 	rebuilding sync.Mutex
 	// index and tokenizer are nil when there is none; engineTokenizer is the
@@ -48,6 +48,13 @@ type Gateway struct {
 	tls, adminTLS *tls.Config
 	// adminToken is nil where none is asked for.
 	adminToken *auth.File[[]byte]
+	gate       *admission.Gate
+	// live is replaced by Apply, which applying serialises.
+	live     atomic.Pointer[live]
+	applying sync.Mutex
+	// streamedTimes and otherTimes are those to the first byte.
+	streamedTimes, otherTimes latencies
+	stickySeed                maphash.Seed
 	// findings limits warnings about a wrong configuration.
 	findings     *limiter
 	readyChanged notifier
@@ -65,10 +72,11 @@ type Gateway struct {
 	stop     context.CancelFunc
 
 	data, trusted, admin *http.Server
-	closeIdle            func()
 	tasks                sync.WaitGroup
 	endTasks             context.CancelFunc
-	failed               chan error
+	// watching is nil before Start; guarded by roster.changing.
+	watching context.Context
+	failed   chan error
 
 	mu sync.Mutex
 	// addresses are empty before Start; guarded by mu.
@@ -91,31 +99,25 @@ func New(options Options) (*Gateway, error) {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	g := &Gateway{
-		options:   options,
-		logger:    options.Logger,
-		metrics:   newMetrics(options.Registry),
-		fleet:     routing.NewFleet(routing.Options{Policy: policy}),
-		catalog:   newCatalog(),
-		upstreams: map[string]*upstream{},
-		findings:  newLimiter(warnInterval, maxWarnKeys),
-		checked:   make(chan struct{}),
-		failed:    make(chan error, 3),
+		options:    options,
+		logger:     options.Logger,
+		metrics:    newMetrics(options.Registry),
+		fleet:      routing.NewFleet(routing.Options{Policy: policy, Warmup: options.Warmup}),
+		catalog:    newCatalog(),
+		gate:       admission.New(options.admission()),
+		stickySeed: maphash.MakeSeed(),
+		findings:   newLimiter(warnInterval, maxWarnKeys),
+		checked:    make(chan struct{}),
+		failed:     make(chan error, 3),
 	}
 	if err := g.openAccess(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	transport := newTransport(g.knowsEndpoint, options.Resolver)
-	g.transport, g.closeIdle = transport, transport.CloseIdleConnections
+	g.live.Store(options.live())
 	g.stopping, g.stop = context.WithCancel(context.Background())
-	for _, replica := range options.Replicas {
-		u, err := newUpstream(replica, transport)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
-		}
-		g.upstreams[replica.ID] = u
-		g.fleet.Put(routing.Replica{ID: replica.ID, MaxInflight: replica.MaxInflight})
+	if err := g.SetReplicas(options.Replicas); err != nil {
+		return nil, err
 	}
-	g.rebuildPools()
 	if options.Lookuper != nil {
 		g.index = newIndexClient(options.Lookuper, options.Timeouts.Lookup, g.metrics, g.logger)
 	}
@@ -135,7 +137,7 @@ func (g *Gateway) newTokenizer() error {
 		g.tokenizer = tokenize.ClientIDs{}
 	case TokenizeByEngine:
 		engine, err := tokenize.NewEngine(tokenize.EngineOptions{
-			Endpoints: g.tokenizeEndpoints, Transport: g.transport, Timeout: g.options.Timeouts.Tokenize,
+			Endpoints: g.tokenizeEndpoints, Transport: &g.roster, Timeout: g.options.Timeouts.Tokenize,
 		})
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrOptions, err)
@@ -152,18 +154,29 @@ func (g *Gateway) tokenizeEndpoints(name string) []tokenize.Endpoint {
 	request := routing.Request{Now: time.Now(), Model: found.base, Adapter: found.adapter}
 	var endpoints []tokenize.Endpoint
 	for _, id := range g.fleet.ByLoad(nil, &request) {
-		u := g.upstreams[id]
+		u := g.roster.get(id)
+		if u == nil {
+			continue
+		}
 		endpoints = append(endpoints, tokenize.Endpoint{URL: u.base.String(), Runtime: u.Runtime})
 	}
 	return endpoints
 }
 
+// maxStreams bounds the requests under way on one HTTP/2 connection.
+const maxStreams = 1000
+
 // headerReadTimeout bounds the time a client takes for its headers.
 const headerReadTimeout = 10 * time.Second
 
 func (g *Gateway) newServer(handler http.Handler) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler:           handler,
+		Protocols:         &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: 30 * time.Second},
 		ReadHeaderTimeout: headerReadTimeout,
 		IdleTimeout:       120 * time.Second,
 		MaxHeaderBytes:    64 << 10,
@@ -192,7 +205,7 @@ func (g *Gateway) Start() error {
 	}
 	g.started = true
 	g.startWatching()
-	g.logger.Info("gateway is serving", "address", g.addresses.Data.String(), "replicas", len(g.upstreams),
+	g.logger.Info("gateway is serving", "address", g.addresses.Data.String(), "replicas", len(g.options.Replicas),
 		"policy", g.fleet.Policy())
 	return nil
 }
@@ -202,10 +215,18 @@ func (g *Gateway) Start() error {
 func (g *Gateway) startWatching() {
 	ctx, end := context.WithCancel(context.Background())
 	g.endTasks = end
-	g.firstChecks.Add(len(g.upstreams))
-	for _, u := range g.upstreams {
+	g.roster.changing.Lock()
+	defer g.roster.changing.Unlock()
+	g.watching = ctx
+	for _, u := range g.roster.all() {
+		g.firstChecks.Add(1)
 		once := sync.OnceFunc(g.firstChecks.Done)
-		g.tasks.Go(func() { g.watch(ctx, u, once) })
+		ctx, stop := context.WithCancel(ctx)
+		u.unwatch = stop
+		g.tasks.Go(func() {
+			defer once()
+			g.watch(ctx, u, once)
+		})
 	}
 	g.tasks.Go(func() {
 		g.firstChecks.Wait()

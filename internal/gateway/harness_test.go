@@ -88,7 +88,10 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.received = append(e.received, received{r.URL.Path, r.Header.Clone(), body})
 		e.mu.Unlock()
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		e.generate(w, r)
+		e.mu.Lock()
+		generate := e.generate
+		e.mu.Unlock()
+		generate(w, r)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestCheckAddress(t *testing.T) {
 }
 
 func TestDialChecksTheResolvedAddress(t *testing.T) {
-	transport := newTransport(func(string) bool { return true }, nil)
+	transport := newTransport(ProtocolHTTP1, "169.254.169.254:80", nil)
 	defer transport.CloseIdleConnections()
 	request := httptest.NewRequest(http.MethodGet, "http://169.254.169.254/latest", nil)
 	if _, err := transport.RoundTrip(request); !errors.Is(err, errForbiddenAddress) {

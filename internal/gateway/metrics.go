@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,12 +46,14 @@ var (
 	}
 	upstreamErrorKinds = []string{kindConnect, kindTimeout, kindReset, kindStatus5xx, kindStatus429, kindMidStream}
 	retryResults       = []string{retryOK, retryFailed, retryExhausted, retryNotRetryable}
-	rejectReasons      = []string{rejectAuth, "rate_limit", "queue_full", rejectBody, rejectNoBackend, rejectShed, rejectBad}
+	rejectReasons      = []string{rejectAuth, rejectRate, rejectQueue, rejectBody, rejectNoBackend, rejectShed, rejectBad}
 	tokenKinds         = []string{"prompt", "best_overlap", "chosen_overlap", "engine_cached", "engine_unknown"}
 )
 
 const (
 	rejectAuth      = "auth"
+	rejectRate      = "rate_limit"
+	rejectQueue     = "queue_full"
 	rejectBody      = "body_too_large"
 	rejectNoBackend = "no_backend"
 	rejectShed      = "shed"
@@ -64,6 +67,7 @@ type metrics struct {
 	lookupSeconds *prometheus.HistogramVec
 	hints         *prometheus.CounterVec // outcome
 	predictions   *prometheus.CounterVec // source
+	moves         *prometheus.CounterVec // outcome
 	tokens        *prometheus.CounterVec // kind
 	parity        *prometheus.CounterVec // check, result
 	errorTokens   *prometheus.HistogramVec
@@ -76,6 +80,9 @@ type metrics struct {
 	ttftSeconds     *prometheus.HistogramVec
 	tpotSeconds     *prometheus.HistogramVec
 	inflight        *prometheus.GaugeVec
+	queue           *prometheus.GaugeVec
+	hedges          *prometheus.CounterVec // result
+	resends         prometheus.Counter
 	upstreamErrors  *prometheus.CounterVec // kind
 	retries         *prometheus.CounterVec // result
 	rejected        *prometheus.CounterVec // reason
@@ -97,8 +104,10 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		lookupSeconds: faced.histograms("routing_lookup_seconds", "Time of an index lookup.", rpcBuckets, "result"),
 		hints:         faced.counters("routing_hints_total", "What became of hints that named replicas.", "outcome"),
 		predictions:   faced.counters("routing_predictions_total", "What choices were based on.", "source"),
-		tokens:        faced.counters("routing_tokens_total", "Prompt tokens, predicted reuse and the engines' own count.", "kind"),
-		parity:        faced.counters("routing_parity_total", "Checks of our tokens against the engines'.", "check", "result"),
+		moves: faced.counters("routing_prefix_moves_total",
+			"Requests by whether their longest remembered prefix last went to the same replica.", "outcome"),
+		tokens: faced.counters("routing_tokens_total", "Prompt tokens, predicted reuse and the engines' own count.", "kind"),
+		parity: faced.counters("routing_parity_total", "Checks of our tokens against the engines'.", "check", "result"),
 		errorTokens: faced.histograms("routing_prediction_error_tokens",
 			"Difference between predicted and reported reuse.", tokenBuckets, "sign"),
 		matchRatio:    faced.histogram("routing_match_ratio", "Predicted reuse over prompt length.", ratioBuckets),
@@ -110,6 +119,10 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		ttftSeconds:     plain.histograms("gateway_ttft_seconds", "Time to the first byte of content.", httpBuckets, "endpoint"),
 		tpotSeconds:     plain.histograms("gateway_tpot_seconds", "Time per output token after the first.", lagBuckets, "endpoint"),
 		inflight:        plain.gauges("gateway_inflight", "Requests under way.", "endpoint"),
+		queue:           plain.gauges("gateway_queue", "Requests that wait for a place.", "endpoint"),
+		hedges:          plain.counters("gateway_hedges_total", "Second attempts because the first was slow to answer.", "result"),
+		resends: plain.counters("gateway_resends_total",
+			"Requests sent again because a pooled connection was closed.").WithLabelValues(),
 		upstreamErrors:  plain.counters("gateway_upstream_errors_total", "Failed attempts.", "kind"),
 		retries:         plain.counters("gateway_retries_total", "What became of failed attempts.", "result"),
 		rejected:        plain.counters("gateway_rejected_total", "Requests the gateway refused.", "reason"),
@@ -146,6 +159,8 @@ func (m *metrics) createClosedSets() {
 	create(m.lookups, lookupReasons)
 	create(m.hints, allHintOutcomes)
 	create(m.predictions, allSources)
+	create(m.moves, []string{string(routing.MoveSame), string(routing.MoveMoved), string(routing.MoveNew)})
+	create(m.hedges, hedgeResults)
 	create(m.tokens, tokenKinds)
 	create(m.upstreamErrors, upstreamErrorKinds)
 	create(m.retries, retryResults)
@@ -187,7 +202,7 @@ func (m *metrics) newTLSNotAfter(registry *prometheus.Registry) prometheus.Gauge
 
 // countRejection counts a request that the gateway refused.
 func (m *metrics) countRejection(fault *apiError) {
-	reason := ""
+	reason := fault.reason
 	switch fault.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		reason = rejectAuth
@@ -198,7 +213,7 @@ func (m *metrics) countRejection(fault *apiError) {
 	case http.StatusServiceUnavailable:
 		reason = rejectNoBackend
 	case http.StatusTooManyRequests:
-		reason = rejectShed
+		reason = cmp.Or(reason, rejectShed)
 	}
 	if fault.code == codeAuthUnavailable {
 		reason = rejectAuth

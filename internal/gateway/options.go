@@ -37,6 +37,9 @@ type BlockSizer interface {
 type Replica struct {
 	// ID is the name publishers report blocks under.
 	ID string
+	// UID tells apart replicas that follow each other under one ID, such as
+	// pods; default empty.
+	UID string
 	// URL is the engine's base URL: scheme, host and port.
 	URL string
 	// Runtime is vllm, sglang or tensorrt-llm; default vllm. It is also the
@@ -51,7 +54,21 @@ type Replica struct {
 	Tenant string
 	// MaxInflight bounds this gateway's requests to it; default no bound.
 	MaxInflight int
+	// Protocol is http1 or h2c, HTTP/2 without TLS; default http1. With https
+	// the engine chooses between HTTP/1.1 and HTTP/2.
+	Protocol string
+	// Cordoned replicas finish what they have and get nothing new; default
+	// false.
+	Cordoned bool
+	// CallerTenants are the only callers it serves; default all.
+	CallerTenants []string
 }
+
+// Values of Replica.Protocol.
+const (
+	ProtocolHTTP1 = "http1"
+	ProtocolH2C   = "h2c"
+)
 
 // TokenizerMode says where token ids come from.
 type TokenizerMode string
@@ -106,8 +123,23 @@ type Options struct {
 	UsageSample int
 	// MaxBodyBytes bounds a request body; default 10 MiB.
 	MaxBodyBytes int64
-	// MaxInflight bounds requests under way; default no bound.
+	// MaxInflight bounds requests under way; default no bound. Others wait.
 	MaxInflight int
+	// QueueLimit bounds requests that wait for a place; default 100, negative
+	// = none waits.
+	QueueLimit int
+	// ShedTTFT refuses requests that every replica would make wait longer for
+	// their first token; default never.
+	ShedTTFT time.Duration
+	// HedgePercentile of the time to the first byte is when a second attempt is
+	// made at another replica; default never.
+	HedgePercentile int
+	// StickyHeader and StickyField, a member of the body, hold a key whose
+	// requests stay on one replica while it has room; default none.
+	StickyHeader, StickyField string
+	// Warmup sends replicas that are new a share of the requests whose prefix
+	// they do not hold; default false.
+	Warmup bool
 	// MaxConnections bounds client connections; default 10,000.
 	MaxConnections int
 	Timeouts       Timeouts
@@ -132,10 +164,16 @@ type Timeouts struct {
 	// Idle bounds the time between bytes of an answer, and how long a client
 	// may take none; default 120s.
 	Idle time.Duration
+	// Queue bounds the wait for a place among the requests under way; default
+	// 5s.
+	Queue time.Duration
 	// HealthInterval is the time between health checks; default 5s.
 	HealthInterval time.Duration
 	// Health bounds one health check; default 2s.
 	Health time.Duration
+	// Drain is how long requests at a replica that was removed may go on;
+	// default 300s.
+	Drain time.Duration
 	// ShutdownDelay is how long requests are still accepted after Run's
 	// context ended and readiness says no; default 0.
 	ShutdownDelay time.Duration
@@ -161,6 +199,7 @@ func (o Options) withDefaults() Options {
 	defaults.Set(&o.Timeouts.Idle, 120*time.Second)
 	defaults.Set(&o.Timeouts.HealthInterval, 5*time.Second)
 	defaults.Set(&o.Timeouts.Health, 2*time.Second)
+	defaults.Set(&o.Timeouts.Drain, 300*time.Second)
 	defaults.Set(&o.Timeouts.ShutdownGrace, 3*time.Second)
 	if o.Registry == nil {
 		o.Registry = prometheus.NewRegistry()
@@ -172,6 +211,7 @@ func (o Options) withDefaults() Options {
 	for i, replica := range o.Replicas {
 		defaults.Set(&replica.Runtime, engines.VLLM)
 		defaults.Set(&replica.Tenant, o.Tenant)
+		defaults.Set(&replica.Protocol, ProtocolHTTP1)
 		replicas[i] = replica
 	}
 	o.Replicas = replicas
@@ -187,8 +227,12 @@ func (o *Options) validate() error {
 	if err := o.Access.validate(o.AdminListen); err != nil {
 		return err
 	}
+	return validateReplicas(o.Replicas)
+}
+
+func validateReplicas(replicas []Replica) error {
 	seen := map[string]bool{}
-	for _, replica := range o.Replicas {
+	for _, replica := range replicas {
 		if replica.ID == "" || len(replica.ID) > 256 {
 			return fmt.Errorf("replica id %.64q: expected 1 to 256 bytes", replica.ID)
 		}
@@ -201,6 +245,12 @@ func (o *Options) validate() error {
 		}
 		if _, known := engines.ProfileOf(replica.Runtime); !known {
 			return fmt.Errorf("replica %q: unknown runtime %q", replica.ID, replica.Runtime)
+		}
+		if replica.Protocol != ProtocolHTTP1 && replica.Protocol != ProtocolH2C {
+			return fmt.Errorf("replica %q: protocol %.32q: expected http1 or h2c", replica.ID, replica.Protocol)
+		}
+		if replica.Protocol == ProtocolH2C && strings.HasPrefix(replica.URL, "https:") {
+			return fmt.Errorf("replica %q: h2c is HTTP/2 without TLS: expected an http URL", replica.ID)
 		}
 	}
 	return nil

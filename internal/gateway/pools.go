@@ -36,7 +36,7 @@ func (g *Gateway) rebuildPools() {
 	g.rebuilding.Lock()
 	defer g.rebuilding.Unlock()
 	table := &poolTable{byReplica: map[string]pool{}, sizes: map[pool]agreement{}}
-	for id, u := range g.upstreams {
+	for id, u := range g.roster.all() {
 		p := pool{tenant: u.Tenant, model: g.catalog.IndexModel(id), scheme: u.Runtime}
 		if p.model == "" {
 			continue

@@ -519,7 +519,7 @@ func TestOverload(t *testing.T) {
 	a := newEngine(t, "a", func(e *engine) {
 		e.generate = func(w http.ResponseWriter, r *http.Request) { <-release; answerJSON("a", 0)(w, r) }
 	})
-	f := start(t, gateway.Options{MaxInflight: 1}, a)
+	f := start(t, gateway.Options{MaxInflight: 1, QueueLimit: -1}, a)
 	first := make(chan int)
 	go func() { first <- f.post("/v1/completions", prompt()).status }()
 	eventually(t, "the first request is at the engine", func() bool { return len(a.requests()) == 1 })

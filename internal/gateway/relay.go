@@ -38,7 +38,7 @@ func (x *exchange) relay(a *attempt) {
 	if err != nil && !gone {
 		outcome = routing.Failed
 	}
-	if errors.Is(err, errShutdown) {
+	if errors.Is(err, errShutdown) || errors.Is(err, errDrained) {
 		outcome = routing.Ignored
 	}
 	a.guard.End(time.Now(), outcome)
@@ -114,7 +114,7 @@ func (r *relay) upstreamError(err error) error {
 	switch cause := context.Cause(r.attempt.ctx); {
 	case cause == nil:
 		return err
-	case errors.Is(cause, errIdle), errors.Is(cause, errFirstByte), errors.Is(cause, errShutdown):
+	case errors.Is(cause, errIdle), errors.Is(cause, errFirstByte), errors.Is(cause, errShutdown), errors.Is(cause, errDrained):
 		return cause
 	default:
 		return errClientGone

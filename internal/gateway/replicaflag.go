@@ -9,9 +9,10 @@ import (
 )
 
 // ReplicaFlagSyntax documents ParseReplica.
-const ReplicaFlagSyntax = "ID=URL[,runtime=vllm|sglang|tensorrt-llm][,rank=N][,tenant=NAME][,model=ID][,max-inflight=N]"
+const ReplicaFlagSyntax = "ID=URL[,runtime=vllm|sglang|tensorrt-llm][,rank=N][,tenant=NAME][,model=ID][,max-inflight=N][,uid=TEXT][,protocol=http1|h2c][,caller=TENANT][,cordoned=true|false]"
 
-// ParseReplica reads a replica from one line of text. model may be repeated.
+// ParseReplica reads a replica from one line of text. model and caller may be
+// repeated.
 func ParseReplica(text string) (Replica, error) {
 	parts := strings.Split(text, ",")
 	id, url, ok := strings.Cut(parts[0], "=")
@@ -39,6 +40,18 @@ func (r *Replica) set(key, value string) error {
 		r.Tenant = value
 	case "model":
 		r.Models = append(r.Models, value)
+	case "uid":
+		r.UID = value
+	case "protocol":
+		r.Protocol = value
+	case "caller":
+		r.CallerTenants = append(r.CallerTenants, value)
+	case "cordoned":
+		cordoned, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("cordoned=%.32q: expected true or false", value)
+		}
+		r.Cordoned = cordoned
 	case "rank", "max-inflight":
 		number, err := strconv.Atoi(value)
 		if err != nil || number < 0 {
@@ -50,7 +63,7 @@ func (r *Replica) set(key, value string) error {
 			r.MaxInflight = number
 		}
 	default:
-		return fmt.Errorf("unknown option %q: expected runtime, rank, tenant, model or max-inflight", key)
+		return fmt.Errorf("unknown option %q: expected runtime, rank, tenant, model, max-inflight, uid, protocol, caller or cordoned", key)
 	}
 	return nil
 }

@@ -34,6 +34,7 @@ type fields struct {
 	salt    string
 	// hasStreamOptions is set even if they are null.
 	hasStreamOptions bool
+	sticky           string
 }
 
 // readBody reads the whole body within its limits of size and time.
@@ -80,6 +81,7 @@ func (x *exchange) parseBody() *apiError {
 			return fault
 		}
 		if x.route.generates {
+			x.noteSticky(key, value)
 			x.prompt.Add(key, value)
 		}
 		return nil

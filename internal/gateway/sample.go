@@ -21,12 +21,20 @@ func (x *exchange) askForUsage() {
 	if g.streams.Add(1)%uint64(every) != 1%uint64(every) {
 		return
 	}
-	end := bytes.LastIndexByte(x.body, '}') // there is one, and a member before it
-	const member = `,"stream_options":{"include_usage":true}`
-	body := make([]byte, 0, len(x.body)+len(member))
-	body = append(append(body, x.body[:end]...), member...)
-	x.body = append(body, x.body[end:]...)
+	x.body = withMember(x.body, `"stream_options":{"include_usage":true}`)
 	x.usageAdded = true
+}
+
+// withMember returns a copy of a JSON object with one more member.
+func withMember(object []byte, member string) []byte {
+	end := bytes.LastIndexByte(object, '}') // the gateway parsed it before
+	before := bytes.TrimRight(object[:end], " \t\r\n")
+	grown := make([]byte, 0, len(object)+len(member)+1)
+	grown = append(grown, before...)
+	if before[len(before)-1] != '{' {
+		grown = append(grown, ',')
+	}
+	return append(append(grown, member...), object[end:]...)
 }
 
 var (

@@ -23,10 +23,17 @@ var forbiddenAddresses = [...]netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),
 }
 
-// newTransport returns the connections to engines. It uses no proxy, follows
-// no redirect, dials only what known accepts (the host and port of a replica)
-// and checks every resolved address before it connects.
-func newTransport(known func(hostPort string) bool, resolver *net.Resolver) *http.Transport {
+// newTransport returns the connections to the engine at an address. It uses no
+// proxy, follows no redirect, dials no other address and checks what that
+// resolves to before it connects.
+func newTransport(protocol, hostPort string, resolver *net.Resolver) *http.Transport {
+	var protocols http.Protocols
+	if protocol == ProtocolH2C {
+		protocols.SetUnencryptedHTTP2(true)
+	} else {
+		protocols.SetHTTP1(true)
+		protocols.SetHTTP2(true)
+	}
 	dialer := &net.Dialer{
 		Timeout:  5 * time.Second,
 		Resolver: resolver,
@@ -35,12 +42,15 @@ func newTransport(known func(hostPort string) bool, resolver *net.Resolver) *htt
 		},
 	}
 	return &http.Transport{
+		Protocols: &protocols,
+		HTTP2:     &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if !known(address) {
-				return nil, fmt.Errorf("%w: not that of a replica", errForbiddenAddress)
+			if address != hostPort {
+				return nil, fmt.Errorf("%w: not that of the replica", errForbiddenAddress)
 			}
 			return dialer.DialContext(ctx, network, address)
 		},
+		TLSHandshakeTimeout: 5 * time.Second,
 		MaxIdleConnsPerHost: 1024,
 		// Below the keep-alive of engines (5 s), so that an idle connection is
 		// rarely one the engine is about to close.
@@ -50,16 +60,6 @@ func newTransport(known func(hostPort string) bool, resolver *net.Resolver) *htt
 		WriteBufferSize:        32 << 10,
 		ReadBufferSize:         32 << 10,
 	}
-}
-
-// knowsEndpoint reports whether a replica has the address.
-func (g *Gateway) knowsEndpoint(hostPort string) bool {
-	for _, u := range g.upstreams {
-		if u.hostPort == hostPort {
-			return true
-		}
-	}
-	return false
 }
 
 // checkAddress refuses addresses no engine can have.

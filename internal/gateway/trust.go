@@ -116,7 +116,7 @@ func (x *exchange) noteTarget(decision *routing.Decision) {
 	outcome := targetFollowed
 	if decision.Replica == "" {
 		outcome = targetUnknown
-		if _, known := x.gateway.upstreams[x.steering.target]; known {
+		if x.gateway.roster.get(x.steering.target) != nil {
 			outcome = targetIneligible
 		}
 	}
@@ -125,8 +125,9 @@ func (x *exchange) noteTarget(decision *routing.Decision) {
 
 // noReplica is the fault of a request that no replica may get.
 func (x *exchange) noReplica() *apiError {
-	fault := noReadyReplica()
+	fault := x.noPlace()
 	if x.steering.target != "" {
+		fault = noReadyReplica()
 		fault.message = "the replica that the request names is unknown or cannot take it now"
 	}
 	return fault

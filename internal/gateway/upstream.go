@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,23 +38,32 @@ const (
 // upstream is a replica and the loop that watches it.
 type upstream struct {
 	Replica
-	base *url.URL
-	// hostPort is what base is dialled at.
-	hostPort string
-	client   *http.Client
-	meter    *engines.LoadMeter
+	// uid is unique among all replicas there ever were.
+	uid       string
+	base      *url.URL
+	transport *http.Transport
+	client    *http.Client
+	meter     *engines.LoadMeter
+	tenure    tenure
+	// cutting ends by cut, to end the requests at the replica.
+	cutting context.Context
+	cut     context.CancelFunc
+	// unwatch ends the watching loop, leaving the wait for the last requests;
+	// guarded by the roster's mutex.
+	unwatch, leaving context.CancelFunc
 	// probe asks for a check now.
 	probe chan struct{}
 	// blockSize in tokens as the engine tells it, 0 = unknown.
 	blockSize atomic.Int64
 
-	// The rest belongs to the watching goroutine.
+	// watched is held by the watching goroutine, to which the rest belongs.
+	watched             sync.Mutex
 	ready, seen         bool
 	failures, successes int
 	checks              int // successful ones since the last failure
 }
 
-func newUpstream(replica Replica, transport http.RoundTripper) (*upstream, error) {
+func newUpstream(replica Replica, resolver *net.Resolver) (*upstream, error) {
 	base, err := parseBaseURL(replica.URL)
 	if err != nil {
 		return nil, fmt.Errorf("replica %q: %w", replica.ID, err)
@@ -61,10 +72,13 @@ func newUpstream(replica Replica, transport http.RoundTripper) (*upstream, error
 	if replica.Rank != nil {
 		load.HasRank, load.Rank = true, *replica.Rank
 	}
+	transport := newTransport(replica.Protocol, hostPortOf(base), resolver)
+	cutting, cut := context.WithCancel(context.Background())
 	return &upstream{
-		Replica:  replica,
-		base:     base,
-		hostPort: hostPortOf(base),
+		Replica:   replica,
+		base:      base,
+		transport: transport,
+		cutting:   cutting, cut: cut,
 		client: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -88,6 +102,8 @@ func (u *upstream) probeSoon() {
 // watch checks the replica until ctx ends. checked is called after each
 // check.
 func (g *Gateway) watch(ctx context.Context, u *upstream, checked func()) {
+	u.watched.Lock()
+	defer u.watched.Unlock()
 	for {
 		g.check(ctx, u)
 		checked()
@@ -144,7 +160,7 @@ func (g *Gateway) check(ctx context.Context, u *upstream) {
 
 func (g *Gateway) setReady(u *upstream, ready bool, cause error) {
 	u.ready = ready
-	g.fleet.SetReady(u.ID, ready)
+	g.whileListed(u, func() { g.fleet.SetReady(u.ID, ready) })
 	g.readyChanged.Broadcast()
 	if ready {
 		g.logger.Info("replica is ready", "replica", u.ID, "block_size", u.blockSize.Load())
@@ -196,10 +212,12 @@ func (g *Gateway) readModels(ctx context.Context, u *upstream) error {
 }
 
 func (g *Gateway) setModels(u *upstream, models []model) {
-	if g.catalog.Set(u.ID, models) {
-		g.fleet.SetServes(u.ID, serves(models))
-		g.rebuildPools()
-	}
+	g.whileListed(u, func() {
+		if g.catalog.Set(u.ID, models) {
+			g.fleet.SetServes(u.ID, serves(models))
+			g.rebuildPools()
+		}
+	})
 }
 
 func (g *Gateway) discover(ctx context.Context, u *upstream) {
@@ -227,10 +245,8 @@ func (g *Gateway) readLoad(ctx context.Context, u *upstream) {
 	if err != nil {
 		return
 	}
-	g.fleet.SetReport(u.ID, routing.Report{
-		WaitingTokens: int64(load.Waiting) * waitingTokens,
-		Usage:         load.Usage,
-	}, at)
+	report := routing.Report{WaitingTokens: int64(load.Waiting) * waitingTokens, Usage: load.Usage}
+	g.whileListed(u, func() { g.fleet.SetReport(u.ID, report, at) })
 }
 
 // get returns the body of a 200 answer; closing it ends the call.

@@ -72,6 +72,9 @@ func (f *Fleet) decideLocked(r *Request) (Decision, *member) {
 			decision.Prediction.OverlapTokens = c.HintTokens
 		}
 	}
+	if len(f.eligible) == 0 {
+		decision.AtCapacity = slices.ContainsFunc(f.considered, func(c Candidate) bool { return c.Gate == GateInflightCap })
+	}
 	decision.Hint = f.hintOutcomeLocked(r, &decision)
 	f.recordLocked(&decision, chosen)
 	if chosen < 0 {

@@ -15,6 +15,8 @@ type Chain struct {
 	Keys []uint64
 	// KeyTokens is the length of a piece in tokens.
 	KeyTokens int
+	// Text is set for pieces of text instead of blocks of tokens.
+	Text bool
 }
 
 // minOwnTokens is the shortest prefix that counts when only own placements

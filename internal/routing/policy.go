@@ -118,7 +118,7 @@ func newFallback(name string) (Policy, error) {
 	case PolicyPowerOfTwo:
 		return powerOfTwo{}, nil
 	case PolicyConsistentHash:
-		return &ring{name: name, blocks: 1}, nil
+		return &ring{name: name, blocks: 1, bySticky: true}, nil
 	case PolicyPrefixHash:
 		return &ring{name: name, blocks: prefixHashBlocks}, nil
 	default:

@@ -91,6 +91,9 @@ type Decision struct {
 	// was too long, so that nobody was chosen.
 	MinWait time.Duration
 	Shed    bool
+	// AtCapacity means that nobody was eligible, and some only for having as
+	// many requests as they may.
+	AtCapacity bool
 	// Candidates holds the chosen replica first, then falling overlap, then
 	// order of id; CandidatesTotal counts those beyond the record limit too.
 	Candidates      []Candidate

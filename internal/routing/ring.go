@@ -19,6 +19,8 @@ const (
 	ringSeed   = 1337
 	// prefixHashBlocks is the length of the prefix that prefix_hash goes by.
 	prefixHashBlocks = 16
+	// prefixHashPieces is the same for text.
+	prefixHashPieces = 4
 )
 
 // ring is consistent hashing with bounded loads: equal keys meet on a replica
@@ -27,6 +29,8 @@ type ring struct {
 	name string
 	// blocks is the length of the prefix that is hashed.
 	blocks int
+	// bySticky prefers the sticky key, if there is one.
+	bySticky bool
 
 	points  []point
 	members []string // whose points these are, sorted
@@ -43,18 +47,32 @@ func (p *ring) Name() string { return p.name }
 // Choose implements Policy.
 func (p *ring) Choose(s *Selection) Choice {
 	p.follow(s)
-	keys := s.Request.Chain.Keys
+	value, known := p.key(s.Request)
 	hash := s.Rand.Uint64()
-	if len(keys) > 0 {
+	if known {
 		var key [8]byte
-		binary.BigEndian.PutUint64(key[:], keys[min(len(keys), p.blocks)-1])
+		binary.BigEndian.PutUint64(key[:], value)
 		hash = xxh3.HashSeed(key[:], ringSeed)
 	}
 	choice := byPolicy(p.walk(s, hash), TieNone)
-	if len(keys) > 0 {
+	if known {
 		choice.Source = SourceHashPlacement
 	}
 	return choice
+}
+
+// key returns what tells where a request belongs.
+func (p *ring) key(r *Request) (key uint64, known bool) {
+	keys, blocks := r.Chain.Keys, p.blocks
+	switch {
+	case p.bySticky && r.Sticky != 0:
+		return r.Sticky, true
+	case len(keys) == 0:
+		return 0, false
+	case r.Chain.Text:
+		blocks = min(blocks, prefixHashPieces)
+	}
+	return keys[min(len(keys), blocks)-1], true
 }
 
 // walk returns the first replica from hash on that has room, or the one with
