@@ -15,6 +15,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 // Where a pod finds its own credentials.
@@ -25,6 +27,7 @@ const (
 
 const (
 	tokenReviewPath     = "/apis/authentication.k8s.io/v1/tokenreviews"
+	accessReviewPath    = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 	maxReviewBytes      = 1 << 20
 	extraPodName        = "authentication.kubernetes.io/pod-name"
 	extraPodUID         = "authentication.kubernetes.io/pod-uid"
@@ -58,34 +61,37 @@ func InCluster(getenv func(string) string) (Cluster, error) {
 	}, nil
 }
 
-// APIServer reviews tokens with a Kubernetes API server. It is safe for
+// APIServer reviews tokens and access with a Kubernetes API server. It is safe for
 // concurrent use.
 type APIServer struct {
 	url    string
-	client *watched[*http.Client]
-	token  *watched[string]
+	client *livefile.File[*http.Client]
+	token  *livefile.File[string]
 }
 
-var _ Reviewer = (*APIServer)(nil)
+var (
+	_ Reviewer       = (*APIServer)(nil)
+	_ AccessReviewer = (*APIServer)(nil)
+)
 
 // NewAPIServer reads the credentials of a cluster. logger is told when their
 // files become unusable later.
 func NewAPIServer(c Cluster, logger *slog.Logger) (*APIServer, error) {
-	client, err := watch(c.CAFile, logger, clientFor)
+	client, err := livefile.Open(c.CAFile, logger, clientFor)
 	if err != nil {
 		return nil, fmt.Errorf("CA of the API server: %w", err)
 	}
-	token, err := watch(c.TokenFile, logger, func(text []byte) (string, error) {
+	token, err := livefile.Open(c.TokenFile, logger, func(text []byte) (string, error) {
 		return strings.TrimSpace(string(text)), nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("token for the API server: %w", err)
 	}
-	return &APIServer{url: strings.TrimSuffix(c.URL, "/") + tokenReviewPath, client: client, token: token}, nil
+	return &APIServer{url: strings.TrimSuffix(c.URL, "/"), client: client, token: token}, nil
 }
 
 // Close ends idle connections.
-func (s *APIServer) Close() { s.client.get().CloseIdleConnections() }
+func (s *APIServer) Close() { s.client.Get().CloseIdleConnections() }
 
 // clientFor trusts the certificate authorities of a PEM text. It uses no proxy
 // and follows no redirect.
@@ -129,16 +135,22 @@ type tokenReviewStatus struct {
 
 type tokenReviewUser struct {
 	Username string              `json:"username,omitempty"`
+	UID      string              `json:"uid,omitempty"`
+	Groups   []string            `json:"groups,omitempty"`
 	Extra    map[string][]string `json:"extra,omitempty"`
 }
 
 // Review implements Reviewer.
 func (s *APIServer) Review(ctx context.Context, token, audience string) (Review, error) {
-	status, err := s.post(ctx, tokenReview{
+	text, err := s.post(ctx, tokenReviewPath, tokenReview{
 		APIVersion: "authentication.k8s.io/v1",
 		Kind:       "TokenReview",
 		Spec:       tokenReviewSpec{Token: token, Audiences: []string{audience}},
 	})
+	if err != nil {
+		return Review{}, fmt.Errorf("token review: %w", err)
+	}
+	status, err := decodeReview(text)
 	if err != nil {
 		return Review{}, fmt.Errorf("token review: %w", err)
 	}
@@ -148,6 +160,9 @@ func (s *APIServer) Review(ctx context.Context, token, audience string) (Review,
 	return Review{
 		Authenticated: status.Authenticated,
 		Username:      status.User.Username,
+		UID:           status.User.UID,
+		Groups:        status.User.Groups,
+		Extra:         status.User.Extra,
 		Pod:           only(status.User.Extra[extraPodName]),
 		PodUID:        only(status.User.Extra[extraPodUID]),
 		Audiences:     status.Audiences,
@@ -155,31 +170,32 @@ func (s *APIServer) Review(ctx context.Context, token, audience string) (Review,
 	}, nil
 }
 
-func (s *APIServer) post(ctx context.Context, review tokenReview) (tokenReviewStatus, error) {
+// post sends a review and returns the answer.
+func (s *APIServer) post(ctx context.Context, path string, review any) ([]byte, error) {
 	body, err := json.Marshal(review)
 	if err != nil {
-		return tokenReviewStatus{}, err
+		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, bytes.NewReader(body))
 	if err != nil {
-		return tokenReviewStatus{}, err
+		return nil, err
 	}
-	request.Header.Set("Authorization", "Bearer "+s.token.get())
+	request.Header.Set("Authorization", "Bearer "+s.token.Get())
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
-	response, err := s.client.get().Do(request)
+	response, err := s.client.Get().Do(request)
 	if err != nil {
-		return tokenReviewStatus{}, err
+		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxReviewBytes))
 	if err != nil {
-		return tokenReviewStatus{}, fmt.Errorf("read the answer: %w", err)
+		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if response.StatusCode != http.StatusCreated && response.StatusCode != http.StatusOK {
-		return tokenReviewStatus{}, fmt.Errorf("the API server answers %s", response.Status)
+		return nil, fmt.Errorf("the API server answers %s", response.Status)
 	}
-	return decodeReview(text)
+	return text, nil
 }
 
 // decodeReview reads what an API server answers.

@@ -67,7 +67,11 @@ func TestAPIServerReview(t *testing.T) {
 		"a pod's token": {
 			server: apiServer{code: http.StatusCreated, body: podReview},
 			want: auth.Review{
-				Authenticated: true, Username: "system:serviceaccount:team:engine", Pod: "pod-a", PodUID: "uid-a", Audiences: []string{"a"},
+				Authenticated: true, Username: "system:serviceaccount:team:engine", UID: "1", Groups: []string{"g"},
+				Pod: "pod-a", PodUID: "uid-a", Audiences: []string{"a"},
+				Extra: map[string][]string{
+					"authentication.kubernetes.io/pod-name": {"pod-a"}, "authentication.kubernetes.io/pod-uid": {"uid-a"},
+				},
 			},
 		},
 		"a refusal": {

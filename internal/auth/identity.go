@@ -26,6 +26,8 @@ type Identity struct {
 	Replica string
 	// Reads are the tenants that the credential itself lets it read.
 	Reads Names
+	// Subject is who it is to an API server; zero for static tokens.
+	Subject Subject
 }
 
 // serviceAccountPrefix starts the user names of service accounts.
@@ -48,7 +50,9 @@ func identityOf(r Review) Identity {
 	if rest, ok := strings.CutPrefix(r.Username, serviceAccountPrefix); ok {
 		namespace, _, _ = strings.Cut(rest, ":")
 	}
-	return podIdentity(r.Username, namespace, r.Pod, r.PodUID)
+	id := podIdentity(r.Username, namespace, r.Pod, r.PodUID)
+	id.Subject = NewSubject(r.Username, r.UID, r.Groups, r.Extra)
+	return id
 }
 
 // Producer reports whether it may write at all.
@@ -96,5 +100,7 @@ func CertificateIdentity(uris []*url.URL) (Identity, bool) {
 	if pod == everyName {
 		return Identity{}, false
 	}
-	return podIdentity(uri.String(), namespace, pod, ""), true
+	id := podIdentity(uri.String(), namespace, pod, "")
+	id.Subject = NewSubject(id.Name, "", nil, nil)
+	return id, true
 }

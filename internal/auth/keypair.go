@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,31 +20,33 @@ type KeyPair struct {
 	logger            *slog.Logger
 	notAfter          func(time.Time)
 
+	current atomic.Pointer[tls.Certificate]
+
+	// mu lets one handshake at a time look at the files; nobody waits for it.
 	mu       sync.Mutex
-	modified time.Time        // of certFile when it was read, guarded by mu
-	current  *tls.Certificate // guarded by mu
+	modified time.Time // of certFile when it was read, guarded by mu
 }
 
 // OpenKeyPair reads a certificate and its key. notAfter is told the end of the
 // validity of each certificate that is read.
 func OpenKeyPair(certFile, keyFile string, logger *slog.Logger, notAfter func(time.Time)) (*KeyPair, error) {
 	p := &KeyPair{certFile: certFile, keyFile: keyFile, logger: logger, notAfter: notAfter}
-	_, err := p.Get(nil)
-	return p, err
+	if err := p.refreshLocked(); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // Get returns the certificate for a handshake; its form is that of
 // tls.Config.GetCertificate.
 func (p *KeyPair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.refreshLocked(); err != nil {
-		if p.current == nil {
-			return nil, err
+	if p.mu.TryLock() {
+		defer p.mu.Unlock()
+		if err := p.refreshLocked(); err != nil {
+			p.logger.Warn("keeping the previous TLS certificate", "error", err)
 		}
-		p.logger.Warn("keeping the previous TLS certificate", "error", err)
 	}
-	return p.current, nil
+	return p.current.Load(), nil
 }
 
 func (p *KeyPair) refreshLocked() error {
@@ -51,14 +54,15 @@ func (p *KeyPair) refreshLocked() error {
 	if err != nil {
 		return fmt.Errorf("find TLS certificate: %w", err)
 	}
-	if p.current != nil && !info.ModTime().After(p.modified) {
+	if p.current.Load() != nil && !info.ModTime().After(p.modified) {
 		return nil
 	}
 	pair, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	if err != nil {
 		return fmt.Errorf("load TLS key pair: %w", err)
 	}
-	p.current, p.modified = &pair, info.ModTime()
+	p.modified = info.ModTime()
+	p.current.Store(&pair)
 	p.notAfter(pair.Leaf.NotAfter)
 	return nil
 }

@@ -11,6 +11,7 @@ const (
 	EndpointProbe    = "probe"
 	EndpointIngest   = "ingest"
 	EndpointLookup   = "lookup"
+	EndpointOperator = "operator"
 )
 
 // Results of a review, and what saved one.
@@ -23,21 +24,32 @@ const (
 	resultNegativeHit = "negative_hit"
 )
 
-// Metrics counts token reviews.
-type Metrics struct{ reviews *prometheus.CounterVec }
+// Metrics counts reviews of tokens and of access.
+type Metrics struct{ reviews, access *prometheus.CounterVec }
 
-// NewMetrics registers the family with registerer, which may be nil.
+// NewMetrics registers the families with registerer, which may be nil.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
-	m := &Metrics{prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "inferencecache_auth_reviews_total",
-		Help: "Reviews of tokens, and what saved one.",
-	}, []string{"endpoint", "result"})}
-	if registerer != nil {
-		registerer.MustRegister(m.reviews)
+	m := &Metrics{
+		reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "inferencecache_auth_reviews_total",
+			Help: "Reviews of tokens, and what saved one.",
+		}, []string{"endpoint", "result"}),
+		access: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "inferencecache_auth_access_reviews_total",
+			Help: "Reviews of what readers and operators may see, and what saved one.",
+		}, []string{"resource", "result"}),
 	}
-	for _, endpoint := range []string{EndpointSnapshot, EndpointPolicy, EndpointProbe, EndpointIngest, EndpointLookup} {
-		for _, result := range []string{resultOK, resultDenied, resultError, resultLimited, resultCacheHit, resultNegativeHit} {
+	if registerer != nil {
+		registerer.MustRegister(m.reviews, m.access)
+	}
+	for _, result := range []string{resultOK, resultDenied, resultError, resultLimited, resultCacheHit, resultNegativeHit} {
+		for _, endpoint := range []string{
+			EndpointSnapshot, EndpointPolicy, EndpointProbe, EndpointIngest, EndpointLookup, EndpointOperator,
+		} {
 			m.reviews.WithLabelValues(endpoint, result)
+		}
+		for _, resource := range []string{ResourceLookups, ResourceOperators} {
+			m.access.WithLabelValues(resource, result)
 		}
 	}
 	return m

@@ -9,17 +9,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/gate"
 )
 
 const (
-	admittedLife  = 30 * time.Second
-	deniedLife    = 5 * time.Second
-	maxDenied     = 1024
-	reviewTimeout = 5 * time.Second
 	// maxTokenBytes is longer than any token a cluster issues.
 	maxTokenBytes = 16 << 10
 	// maxLoggedBytes bounds what is logged of a reviewer's text.
@@ -30,6 +25,10 @@ const (
 type Review struct {
 	Authenticated bool
 	Username      string
+	// UID, Groups and Extra are what else the API server knows of the user.
+	UID    string
+	Groups []string
+	Extra  map[string][]string
 	// Pod and PodUID are those of the pod the token is bound to, if any.
 	Pod, PodUID string
 	// Audiences are those of the ones asked for that the token is good for.
@@ -50,6 +49,12 @@ type ReviewOptions struct {
 	Audience string
 	// Username is the one user admitted, others are Forbidden. Default all.
 	Username string
+	// Permit decides about users once their token is good, and may complete
+	// their identity. It may block until ctx ends. Default all.
+	Permit func(ctx context.Context, id *Identity) gate.Verdict
+	// Elsewhere reports tokens that another judge takes: they are refused
+	// without a review or a line in the log. Default none.
+	Elsewhere func(token string) bool
 	// MaxAdmitted bounds the admitted tokens remembered. Default 32.
 	MaxAdmitted int
 	// RefreshAhead reviews a token in use again this long before it would be
@@ -72,6 +77,12 @@ func (o ReviewOptions) withDefaults() ReviewOptions {
 	if o.Endpoint == "" {
 		o.Endpoint = EndpointSnapshot
 	}
+	if o.Permit == nil {
+		o.Permit = func(context.Context, *Identity) gate.Verdict { return gate.OK }
+	}
+	if o.Elsewhere == nil {
+		o.Elsewhere = func(string) bool { return false }
+	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics(nil)
 	}
@@ -91,52 +102,34 @@ func (o ReviewOptions) withDefaults() ReviewOptions {
 type Reviews struct {
 	options ReviewOptions
 	logger  *slog.Logger
-	// alive ends at Close; the reviews under way end with it.
-	alive   context.Context
-	endAll  context.CancelFunc
-	running sync.WaitGroup
-
-	mu       sync.Mutex
-	admitted *expiring[Identity]     // guarded by mu
-	denied   *expiring[gate.Verdict] // guarded by mu
-	flights  map[tokenSum]*flight    // guarded by mu
-	sources  *sources                // guarded by mu
+	sources *sources // guarded by the memo's lock
+	memo    *memo[tokenSum, shownToken, Identity]
 }
 
-// outcome is what is known of a token.
-type outcome struct {
-	identity Identity
-	verdict  gate.Verdict
-}
-
-// flight is a review under way. outcome is set before done is closed.
-type flight struct {
-	done    chan struct{}
-	outcome outcome
-}
+// shownToken is a token and the address it came from.
+type shownToken struct{ source, token string }
 
 // NewReviews returns Reviews, which Close ends.
 func NewReviews(options ReviewOptions) *Reviews {
 	options = options.withDefaults()
 	r := &Reviews{
-		options:  options,
-		logger:   options.Logger.With("endpoint", options.Endpoint),
-		admitted: newExpiring[Identity](admittedLife, options.MaxAdmitted),
-		denied:   newExpiring[gate.Verdict](deniedLife, maxDenied),
-		flights:  make(map[tokenSum]*flight),
-		sources:  newSources(),
+		options: options,
+		logger:  options.Logger.With("endpoint", options.Endpoint),
+		sources: newSources(reviewsPerSecond, reviewBurst),
 	}
-	r.alive, r.endAll = context.WithCancel(context.Background())
+	r.memo = newMemo[tokenSum](memoOptions[shownToken, Identity]{
+		maxAdmitted:  options.MaxAdmitted,
+		refreshAhead: options.RefreshAhead,
+		now:          options.Now,
+		allow:        func(t shownToken, now time.Time) bool { return r.sources.allow(t.source, now) },
+		ask:          r.review,
+		count:        r.count,
+	})
 	return r
 }
 
 // Close ends the reviews under way and refuses new ones.
-func (r *Reviews) Close() {
-	r.mu.Lock()
-	r.endAll()
-	r.mu.Unlock()
-	r.running.Wait()
-}
+func (r *Reviews) Close() { r.memo.close() }
 
 // Check judges the bearer of a request.
 func (r *Reviews) Check(request *http.Request) gate.Verdict {
@@ -144,12 +137,17 @@ func (r *Reviews) Check(request *http.Request) gate.Verdict {
 	if !ok {
 		return gate.Unauthenticated
 	}
+	_, verdict := r.Authenticate(request.Context(), sourceOf(request), token)
+	return verdict
+}
+
+// sourceOf returns the address of a caller.
+func sourceOf(request *http.Request) string {
 	source, _, err := net.SplitHostPort(request.RemoteAddr)
 	if err != nil {
-		source = request.RemoteAddr
+		return request.RemoteAddr
 	}
-	_, verdict := r.Authenticate(request.Context(), source, token)
-	return verdict
+	return source
 }
 
 // Authenticate returns whose token it is. source is the caller's address. The
@@ -158,95 +156,33 @@ func (r *Reviews) Authenticate(ctx context.Context, source, token string) (Ident
 	if len(token) > maxTokenBytes {
 		return Identity{}, gate.Unauthenticated
 	}
-	known, running := r.begin(sumOf(token), source, token)
-	if running == nil {
-		return known.identity, known.verdict
-	}
-	select {
-	case <-running.done:
-		return running.outcome.identity, running.outcome.verdict
-	case <-ctx.Done():
-		return Identity{}, gate.Error
-	}
-}
-
-// begin answers from memory, or joins or starts a review.
-func (r *Reviews) begin(key tokenSum, source, token string) (known outcome, running *flight) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.options.Now()
-	running = r.flights[key]
-	if identity, left, ok := r.admitted.get(key, now); ok {
-		r.count(resultCacheHit)
-		if running == nil && left < r.options.RefreshAhead && r.mayStartLocked(source, now) {
-			r.startLocked(key, token)
-		}
-		return outcome{identity, gate.OK}, nil
-	}
-	if verdict, _, ok := r.denied.get(key, now); ok {
-		r.count(resultNegativeHit)
-		return outcome{verdict: verdict}, nil
-	}
-	switch {
-	case running != nil:
-		return outcome{}, running
-	case !r.mayStartLocked(source, now):
-		r.count(resultLimited)
-		return outcome{verdict: gate.Error}, nil
-	}
-	return outcome{}, r.startLocked(key, token)
-}
-
-func (r *Reviews) mayStartLocked(source string, now time.Time) bool {
-	return r.alive.Err() == nil && r.sources.allow(source, now)
-}
-
-func (r *Reviews) startLocked(key tokenSum, token string) *flight {
-	f := &flight{done: make(chan struct{})}
-	r.flights[key] = f
-	r.running.Go(func() {
-		f.outcome.identity, f.outcome.verdict = r.review(token)
-		r.finish(key, f.outcome)
-		close(f.done)
-	})
-	return f
-}
-
-func (r *Reviews) finish(key tokenSum, o outcome) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.flights, key)
-	now := r.options.Now()
-	switch o.verdict {
-	case gate.OK:
-		r.admitted.put(key, o.identity, now)
-	case gate.Unauthenticated, gate.Forbidden:
-		r.admitted.remove(key)
-		r.denied.put(key, o.verdict, now)
-	case gate.Error:
-	}
+	return r.memo.get(ctx, sumOf(token), shownToken{source, token})
 }
 
 // review asks the reviewer.
-func (r *Reviews) review(token string) (Identity, gate.Verdict) {
-	ctx, cancel := context.WithTimeout(r.alive, reviewTimeout)
-	defer cancel()
-	review, err := r.options.Reviewer.Review(ctx, token, r.options.Audience)
+func (r *Reviews) review(ctx context.Context, t shownToken) (Identity, gate.Verdict) {
+	if r.options.Elsewhere(t.token) {
+		return Identity{}, gate.Unauthenticated
+	}
+	review, err := r.options.Reviewer.Review(ctx, t.token, r.options.Audience)
 	if err != nil {
 		r.count(resultError)
-		r.logger.Warn("a token could not be reviewed", "error", loggable(err.Error(), token))
+		r.logger.Warn("a token could not be reviewed", "error", loggable(err.Error(), t.token))
 		return Identity{}, gate.Error
 	}
-	identity, verdict := r.judge(review, token)
-	if verdict == gate.OK {
+	identity, verdict := r.judge(ctx, review, t.token)
+	switch verdict {
+	case gate.OK:
 		r.count(resultOK)
-	} else {
+	case gate.Error:
+		r.count(resultError)
+	default:
 		r.count(resultDenied)
 	}
 	return identity, verdict
 }
 
-func (r *Reviews) judge(review Review, token string) (Identity, gate.Verdict) {
+func (r *Reviews) judge(ctx context.Context, review Review, token string) (Identity, gate.Verdict) {
 	switch {
 	case !review.Authenticated:
 		r.logger.Warn("a token was refused", "reason", loggable(review.Reason, token))
@@ -258,7 +194,15 @@ func (r *Reviews) judge(review Review, token string) (Identity, gate.Verdict) {
 		r.logger.Warn("a caller is not the one admitted", "caller", loggable(review.Username, token))
 		return Identity{}, gate.Forbidden
 	}
-	return identityOf(review), gate.OK
+	identity := identityOf(review)
+	verdict := r.options.Permit(ctx, &identity)
+	switch verdict {
+	case gate.OK:
+		return identity, verdict
+	case gate.Forbidden:
+		r.logger.Warn("a caller is not one admitted", "caller", loggable(review.Username, token))
+	}
+	return Identity{}, verdict
 }
 
 func (r *Reviews) count(result string) {

@@ -116,17 +116,24 @@ func (d *desk) wantCalls(want int) {
 	})
 }
 
-// results are the counters that are not 0.
 func (d *desk) results() map[string]float64 {
 	d.t.Helper()
-	families, err := d.registry.Gather()
+	return results(d.t, d.registry)
+}
+
+// results are the counters that are not 0.
+func results(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
 	if err != nil {
-		d.t.Fatal(err)
+		t.Fatal(err)
 	}
 	counts := map[string]float64{}
-	for _, metric := range families[0].GetMetric() {
-		if v := metric.GetCounter().GetValue(); v > 0 {
-			counts[metric.GetLabel()[0].GetValue()+" "+metric.GetLabel()[1].GetValue()] = v
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if v := metric.GetCounter().GetValue(); v > 0 {
+				counts[metric.GetLabel()[0].GetValue()+" "+metric.GetLabel()[1].GetValue()] = v
+			}
 		}
 	}
 	return counts

@@ -7,16 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 // Roots are the certificate authorities of a PEM file, which is read again
 // when it changes. It is safe for concurrent use.
-type Roots struct{ file *watched[*x509.CertPool] }
+type Roots struct {
+	file *livefile.File[*x509.CertPool]
+}
 
 // OpenRoots reads a PEM file of certificates. logger is told when the file
 // becomes unusable later.
 func OpenRoots(path string, logger *slog.Logger) (*Roots, error) {
-	file, err := watch(path, logger, parseRoots)
+	file, err := livefile.Open(path, logger, parseRoots)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authorities: %w", err)
 	}
@@ -24,7 +28,7 @@ func OpenRoots(path string, logger *slog.Logger) (*Roots, error) {
 }
 
 // Pool returns the authorities, which must not be changed.
-func (r *Roots) Pool() *x509.CertPool { return r.file.get() }
+func (r *Roots) Pool() *x509.CertPool { return r.file.Get() }
 
 func parseRoots(pem []byte) (*x509.CertPool, error) {
 	roots := x509.NewCertPool()

@@ -17,20 +17,22 @@ const (
 	sourceSweepInterval = time.Second
 )
 
-// sources limits what each source address may cause. It is not safe for
-// concurrent use.
+// sources limits what each source may cause. It is not safe for concurrent use.
 type sources struct {
-	limits map[string]*rate.Limiter
+	perSecond rate.Limit
+	burst     int
+	limits    map[string]*rate.Limiter
 	// shared limits all sources together that find no room.
 	shared *rate.Limiter
 	swept  time.Time
 }
 
-func newSources() *sources {
-	return &sources{limits: make(map[string]*rate.Limiter), shared: newLimiter()}
+func newSources(perSecond rate.Limit, burst int) *sources {
+	return &sources{
+		perSecond: perSecond, burst: burst,
+		limits: make(map[string]*rate.Limiter), shared: rate.NewLimiter(perSecond, burst),
+	}
 }
-
-func newLimiter() *rate.Limiter { return rate.NewLimiter(reviewsPerSecond, reviewBurst) }
 
 // allow reports whether a source may cause one more review.
 func (s *sources) allow(source string, now time.Time) bool {
@@ -45,7 +47,7 @@ func (s *sources) admit(source string, now time.Time) *rate.Limiter {
 	if len(s.limits) >= maxSources && now.Sub(s.swept) >= sourceSweepInterval {
 		s.swept = now
 		for other, limit := range s.limits {
-			if limit.TokensAt(now) >= reviewBurst {
+			if limit.TokensAt(now) >= float64(s.burst) {
 				delete(s.limits, other)
 			}
 		}
@@ -53,7 +55,7 @@ func (s *sources) admit(source string, now time.Time) *rate.Limiter {
 	if len(s.limits) >= maxSources {
 		return s.shared
 	}
-	limit := newLimiter()
+	limit := rate.NewLimiter(s.perSecond, s.burst)
 	s.limits[source] = limit
 	return limit
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 var errTenantLine = errors.New("expected a caller and its tenants")
@@ -14,12 +16,14 @@ var errTenantLine = errors.New("expected a caller and its tenants")
 // a caller, as in Identity.Name, and its tenants: a comma-separated list, or
 // "*" for all. Callers without a line may read nothing. The file is read
 // again when it changes. It is safe for concurrent use.
-type TenantMap struct{ file *watched[map[string]Names] }
+type TenantMap struct {
+	file *livefile.File[map[string]Names]
+}
 
 // OpenTenantMap reads a file of callers and tenants. logger is told when the
 // file becomes unusable later.
 func OpenTenantMap(path string, logger *slog.Logger) (*TenantMap, error) {
-	file, err := watch(path, logger, parseTenantMap)
+	file, err := livefile.Open(path, logger, parseTenantMap)
 	if err != nil {
 		return nil, fmt.Errorf("tenant map: %w", err)
 	}
@@ -27,11 +31,11 @@ func OpenTenantMap(path string, logger *slog.Logger) (*TenantMap, error) {
 }
 
 // Of returns the tenants of a caller.
-func (m *TenantMap) Of(caller string) Names { return m.file.get()[caller] }
+func (m *TenantMap) Of(caller string) Names { return m.file.Get()[caller] }
 
 func parseTenantMap(text []byte) (map[string]Names, error) {
 	tenants := make(map[string]Names)
-	return tenants, eachLine(text, func(_ int, words []string) error {
+	return tenants, livefile.EachLine(text, func(_ int, words []string) error {
 		if len(words) != 2 {
 			return errTenantLine
 		}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 
 	"github.com/inferencecache/inference-cache/internal/gate"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 var errTokenLine = errors.New("expected an audience, a token, its tenants and its replica")
@@ -25,7 +26,7 @@ func sumOf(token string) tokenSum { return sha256.Sum256([]byte(token)) }
 // "*") and the replica it may write as ("*" for all). The file is read again
 // when it changes. It is safe for concurrent use.
 type TokenFile struct {
-	file *watched[map[string][]staticToken]
+	file *livefile.File[map[string][]staticToken]
 }
 
 type staticToken struct {
@@ -36,7 +37,7 @@ type staticToken struct {
 // OpenTokenFile reads a file of static tokens. logger is told when the file
 // becomes unusable later.
 func OpenTokenFile(path string, logger *slog.Logger) (*TokenFile, error) {
-	file, err := watch(path, logger, parseTokens)
+	file, err := livefile.Open(path, logger, parseTokens)
 	if err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
@@ -57,7 +58,7 @@ type StaticTokens struct {
 func (s *StaticTokens) Authenticate(_ context.Context, _, token string) (Identity, gate.Verdict) {
 	shown := sumOf(token)
 	verdict, identity := gate.Unauthenticated, Identity{}
-	for _, known := range s.file.file.get()[s.audience] {
+	for _, known := range s.file.file.Get()[s.audience] {
 		if subtle.ConstantTimeCompare(shown[:], known.sum[:]) == 1 {
 			verdict, identity = gate.OK, known.identity
 		}
@@ -67,7 +68,7 @@ func (s *StaticTokens) Authenticate(_ context.Context, _, token string) (Identit
 
 func parseTokens(text []byte) (map[string][]staticToken, error) {
 	tokens := make(map[string][]staticToken)
-	return tokens, eachLine(text, func(number int, words []string) error {
+	return tokens, livefile.EachLine(text, func(number int, words []string) error {
 		if len(words) != 4 {
 			return errTokenLine
 		}

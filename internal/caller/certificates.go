@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/inferencecache/inference-cache/internal/auth"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 var errNameLine = errors.New("expected a name of a certificate, a tenant and at most one list of limits")
@@ -18,14 +18,14 @@ var errNameLine = errors.New("expected a name of a certificate, a tenant and at 
 // certificates turns the names of verified client certificates into callers.
 type certificates struct {
 	// names holds lines "name tenant limits"; nil without a file.
-	names *auth.File[map[string]Caller]
+	names *livefile.File[map[string]Caller]
 }
 
 func openCertificates(path string, logger *slog.Logger) (*certificates, error) {
 	if path == "" {
 		return &certificates{}, nil
 	}
-	names, err := auth.OpenFile(path, logger, parseNames)
+	names, err := livefile.Open(path, logger, parseNames)
 	if err != nil {
 		return nil, fmt.Errorf("tenants of certificates: %w", err)
 	}
@@ -34,7 +34,7 @@ func openCertificates(path string, logger *slog.Logger) (*certificates, error) {
 
 func parseNames(text []byte) (map[string]Caller, error) {
 	names := map[string]Caller{}
-	return names, auth.EachLine(text, func(_ int, words []string) error {
+	return names, livefile.EachLine(text, func(_ int, words []string) error {
 		if len(words) != 2 && len(words) != 3 {
 			return errNameLine
 		}

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/inferencecache/inference-cache/internal/auth"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 var errKeyLine = errors.New("expected the SHA-256 of a key in hex, a tenant and at most one list of limits")
@@ -32,11 +32,11 @@ type keyTable struct {
 }
 
 // keys is a file of API keys, which is read again when it changes.
-type keys struct{ file *auth.File[*keyTable] }
+type keys struct{ file *livefile.File[*keyTable] }
 
 // openKeys reads a file of keys; accept may refuse it for its tenants.
 func openKeys(path string, logger *slog.Logger, accept func(tenants map[string]bool) error) (*keys, error) {
-	file, err := auth.OpenFile(path, logger, func(text []byte) (*keyTable, error) {
+	file, err := livefile.Open(path, logger, func(text []byte) (*keyTable, error) {
 		table, err := parseKeys(text)
 		if err == nil {
 			err = accept(table.tenants)
@@ -65,7 +65,7 @@ func (k *keys) find(key string) (Caller, bool) {
 func parseKeys(text []byte) (*keyTable, error) {
 	table := &keyTable{tenants: map[string]bool{}}
 	limitsOf := map[string]Limits{}
-	return table, auth.EachLine(text, func(_ int, words []string) error {
+	return table, livefile.EachLine(text, func(_ int, words []string) error {
 		if len(words) != 2 && len(words) != 3 {
 			return errKeyLine
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/inferencecache/inference-cache/internal/auth"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 const (
@@ -77,7 +78,7 @@ func verifySignature(set *jose.JSONWebKeySet, token string) (payload []byte, kno
 }
 
 type fileKeySet struct {
-	file *auth.File[*jose.JSONWebKeySet]
+	file *livefile.File[*jose.JSONWebKeySet]
 }
 
 var _ oidc.KeySet = fileKeySet{}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 
-	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/defaults"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 // TokenOptions say which JSON web tokens are good. The zero value accepts none.
@@ -72,7 +72,7 @@ func openTokens(o TokenOptions, logger *slog.Logger, now func() time.Time) (*tok
 	}
 	var set oidc.KeySet
 	if o.KeysFile != "" {
-		file, err := auth.OpenFile(o.KeysFile, logger, parseKeySet)
+		file, err := livefile.Open(o.KeysFile, logger, parseKeySet)
 		if err != nil {
 			return nil, fmt.Errorf("JSON web tokens: keys: %w", err)
 		}

@@ -13,9 +13,9 @@ func FuzzParseTokens(f *testing.F) {
 	f.Add("one\ttoken\r\nalone")
 	f.Add(strings.Repeat("x", 1<<17) + " y")
 	f.Fuzz(func(t *testing.T, text string) {
-		tokens, err := parseTokens(strings.NewReader(text))
+		tokens, err := parseTokens([]byte(text))
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "line ") && !strings.HasPrefix(err.Error(), "more than ") {
+			if !strings.HasPrefix(err.Error(), "line ") {
 				t.Errorf("error %q", err)
 			}
 			return

@@ -127,7 +127,7 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	file.write(reading + " secret and more\n")
 	check("new", gate.OK)
 	check("new", gate.OK)
-	if n := strings.Count(logs.String(), "keeping the previous tokens"); n != 1 {
+	if n := strings.Count(logs.String(), "keeping what a file said before"); n != 1 {
 		t.Errorf("%d warnings, want 1: %s", n, logs.String())
 	}
 	if strings.Contains(logs.String(), "secret") {

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/admission"
-	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/breaker"
 	"github.com/inferencecache/inference-cache/internal/caller"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
 )
@@ -47,7 +47,7 @@ type Gateway struct {
 	// beyond loopback; nil without.
 	tls, adminTLS *tls.Config
 	// adminToken is nil where none is asked for.
-	adminToken *auth.File[[]byte]
+	adminToken *livefile.File[[]byte]
 	gate       *admission.Gate
 	// live is replaced by Apply, which applying serialises.
 	live     atomic.Pointer[live]

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/inferencecache/inference-cache/internal/auth"
+	"github.com/inferencecache/inference-cache/internal/livefile"
 )
 
 const minAdminTokenBytes = 16
@@ -30,7 +31,7 @@ func (g *Gateway) openAccess() (err error) {
 		return err
 	}
 	if a.AdminTokenFile != "" {
-		if g.adminToken, err = auth.OpenFile(a.AdminTokenFile, g.logger, parseAdminToken); err != nil {
+		if g.adminToken, err = livefile.Open(a.AdminTokenFile, g.logger, parseAdminToken); err != nil {
 			return fmt.Errorf("admin token: %w", err)
 		}
 	}

@@ -63,6 +63,11 @@ type AuthOptions struct {
 	// TenantMapFile says which tenants callers may read. Default only what
 	// their credentials say themselves.
 	TenantMapFile string
+	// Access reviews what callers may read beyond that. Default nobody is
+	// asked.
+	Access *auth.Access
+	// Operators may read every tenant. Default nobody.
+	Operators *auth.Operators
 	// PrivateTenants may not be read without credentials. Default none.
 	PrivateTenants []string
 	// InsecureTokens takes bearer tokens without TLS from other machines.
@@ -172,8 +177,13 @@ func (g *callGuard) openTokens(metrics *auth.Metrics, logger *slog.Logger) error
 		return nil
 	}
 	for audience, endpoint := range audiences {
+		var elsewhere func(string) bool
+		if audience == AudienceLookup {
+			elsewhere = g.options.Operators.Claims
+		}
 		reviews := auth.NewReviews(auth.ReviewOptions{
 			Reviewer:     g.options.Reviewer,
+			Elsewhere:    elsewhere,
 			Audience:     audience,
 			Endpoint:     endpoint,
 			MaxAdmitted:  maxAdmittedTokens,
@@ -198,8 +208,8 @@ func (s *Server) warnOfAuth() {
 	if s.options.TLSCertFile == "" && !o.InsecureTokens {
 		logger.Warn("without TLS, gRPC takes bearer tokens from this machine only")
 	}
-	if o.TokenFile == "" && o.TenantMapFile == "" {
-		logger.Warn("without a tenant map nobody may look anything up")
+	if o.TokenFile == "" && o.TenantMapFile == "" && o.Access == nil {
+		logger.Warn("without a tenant map nobody but operators may look anything up")
 	}
 }
 

@@ -44,6 +44,9 @@ func audienceOf(fullMethod string) string {
 type caller struct {
 	identity auth.Identity
 	known    bool
+	// asked is a tenant that access was reviewed for, mayRead what came out.
+	asked   string
+	mayRead bool
 }
 
 type callerKey struct{}
@@ -110,7 +113,10 @@ var (
 	errOpenTransport = status.Error(codes.Unauthenticated, "bearer tokens are taken over TLS or loopback only")
 	errBadCert       = status.Error(codes.Unauthenticated, "the client certificate names nobody, or is out of date")
 	errNoProducer    = status.Error(codes.Unauthenticated, "the credentials belong to no pod, so nothing may be written with them")
+	errNoOperator    = status.Error(codes.PermissionDenied, "the token is for operators, and its bearer is none")
 	errCannotTell    = status.Error(codes.Unavailable, "the credentials cannot be checked now")
+
+	errCannotTellAccess = status.Error(codes.Unavailable, "what the caller may read cannot be checked now")
 )
 
 // identify returns who shows a credential for an audience.
@@ -134,7 +140,7 @@ func (g *callGuard) judge(ctx context.Context, c credential, audience string) (c
 		if !ok || g.now().After(c.leaf.NotAfter) {
 			return caller{}, errBadCert
 		}
-		return caller{identity, true}, nil
+		return caller{identity: identity, known: true}, nil
 	case g.options.Mode == AuthPermissive:
 		return caller{}, nil
 	}
@@ -143,19 +149,26 @@ func (g *callGuard) judge(ctx context.Context, c credential, audience string) (c
 
 func (g *callGuard) judgeToken(ctx context.Context, c credential, audience string) (caller, error) {
 	token, ok := gate.ParseBearer(c.header)
-	tokens := g.tokens[audience]
 	switch {
-	case !ok || tokens == nil:
+	case !ok:
 		return caller{}, errBadToken
 	case !c.private && !g.options.InsecureTokens:
 		return caller{}, errOpenTransport
 	}
-	identity, verdict := tokens.Authenticate(ctx, c.source, token)
+	identity, verdict := auth.Identity{}, gate.Unauthenticated
+	if tokens := g.tokens[audience]; tokens != nil {
+		identity, verdict = tokens.Authenticate(ctx, c.source, token)
+	}
+	if verdict == gate.Unauthenticated && audience == AudienceLookup && g.options.Operators.Claims(token) {
+		identity, verdict = g.options.Operators.Authenticate(ctx, c.source, token)
+	}
 	switch verdict {
 	case gate.OK:
-		return caller{identity, true}, nil
+		return caller{identity: identity, known: true}, nil
 	case gate.Error:
 		return caller{}, errCannotTell
+	case gate.Forbidden:
+		return caller{}, errNoOperator
 	default:
 		return caller{}, errBadToken
 	}
@@ -180,6 +193,9 @@ func (g *callGuard) unary(ctx context.Context, request any, info *grpc.UnaryServ
 		return next(ctx, request)
 	}
 	who, err := g.admit(ctx, credentialOf(ctx), audience)
+	if err == nil && audience == AudienceLookup {
+		err = g.reviewAccess(ctx, &who, request)
+	}
 	if err != nil {
 		if answer := withoutReview(info.FullMethod, err); answer != nil {
 			return answer, nil

@@ -5,6 +5,8 @@ package server
 import (
 	"context"
 
+	"github.com/inferencecache/inference-cache/internal/auth"
+	"github.com/inferencecache/inference-cache/internal/gate"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/policy"
 )
@@ -70,8 +72,36 @@ func (g *callGuard) mayRead(ctx context.Context, tenant string) bool {
 		return true
 	case !who.known:
 		return g.options.Mode == AuthPermissive && !g.private.Has(tenant)
-	case who.identity.Reads.Has(tenant):
+	case g.granted(&who.identity, tenant):
 		return true
+	case g.options.Access == nil:
+		return false
+	case who.asked == tenant:
+		return who.mayRead
 	}
-	return g.tenants != nil && g.tenants.Of(who.identity.Name).Has(tenant)
+	return g.options.Access.MayRead(ctx, &who.identity, tenant) == gate.OK
+}
+
+// granted reports what the credential or the map allow a caller to read.
+func (g *callGuard) granted(id *auth.Identity, tenant string) bool {
+	return id.Reads.Has(tenant) || g.tenants != nil && g.tenants.Of(id.Name).Has(tenant)
+}
+
+// reviewAccess asks ahead for the tenant that a request names, so that a review
+// that fails can be told from one that denies.
+func (g *callGuard) reviewAccess(ctx context.Context, who *caller, request any) error {
+	named, ok := request.(interface{ GetTenantId() string })
+	if !ok || g.options.Access == nil || !who.known {
+		return nil
+	}
+	tenant := named.GetTenantId()
+	if tenant == "" || tenant == policy.ReservedTenant || g.granted(&who.identity, tenant) {
+		return nil
+	}
+	verdict := g.options.Access.MayRead(ctx, &who.identity, tenant)
+	if verdict == gate.Error {
+		return errCannotTellAccess
+	}
+	who.asked, who.mayRead = tenant, verdict == gate.OK
+	return nil
 }

@@ -50,7 +50,7 @@ func (s *Server) Dump() string {
 
 // WithCaller marks a context as that of a remote caller.
 func WithCaller(ctx context.Context, identity auth.Identity) context.Context {
-	return context.WithValue(ctx, callerKey{}, caller{identity, true})
+	return context.WithValue(ctx, callerKey{}, caller{identity: identity, known: true})
 }
 
 // Call runs a handler behind the guard of gRPC.

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	maxHeaderBytes       = 64 << 10
-	maxConcurrentStreams = 4096
+	maxGRPCHeaderBytes = 16 << 10
 	// minPingInterval is how often a client may ping.
 	minPingInterval = 5 * time.Second
 	pingTimeout     = 10 * time.Second
@@ -27,9 +26,11 @@ func (s *Server) newGRPCServer(transport credentials.TransportCredentials) {
 	options := []grpc.ServerOption{
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(s.options.MaxRecvBytes),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(maxConcurrentStreams),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.options.KeepaliveTime, Timeout: pingTimeout}),
+		grpc.MaxHeaderListSize(maxGRPCHeaderBytes),
+		grpc.MaxConcurrentStreams(uint32(s.options.MaxStreams)),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: s.options.KeepaliveTime, Timeout: pingTimeout, MaxConnectionIdle: s.options.IdleTimeout,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	}
@@ -37,6 +38,7 @@ func (s *Server) newGRPCServer(transport credentials.TransportCredentials) {
 	if s.guard != nil {
 		unary, stream = append(unary, s.guard.unary), append(stream, s.guard.stream)
 	}
+	unary, stream = append(unary, s.callers.unary), append(stream, s.callers.stream)
 	s.grpc = grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...))...)
 	pb.RegisterInferenceCacheServer(s.grpc, &contract{server: s})
 	pb.RegisterCacheSyncServer(s.grpc, s.sync)

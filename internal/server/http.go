@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+const maxHeaderBytes = 64 << 10
+
 // newHTTPServer serves the public paths; nothing else exists on it.
 func (s *Server) newHTTPServer() *http.Server {
 	mux := http.NewServeMux()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"golang.org/x/net/netutil"
 )
 
 // boundListener is one open socket and what serves it.
@@ -25,7 +27,7 @@ func (s *Server) listen() (listeners []boundListener, err error) {
 		bound         *net.Addr
 		serve         func(net.Listener) error
 	}{
-		{"gRPC", s.options.GRPCAddress, true, &addresses.GRPC, s.grpc.Serve},
+		{"gRPC", s.options.GRPCAddress, true, &addresses.GRPC, s.serveGRPC},
 		{"HTTP", s.options.HTTPAddress, !s.options.WithoutHTTP, &addresses.HTTP, s.http.Serve},
 		{"internal HTTP", s.options.Internal.Address, s.internal != nil, &addresses.Internal, s.serveInternal},
 	} {
@@ -41,6 +43,10 @@ func (s *Server) listen() (listeners []boundListener, err error) {
 	}
 	s.addresses = addresses
 	return listeners, nil
+}
+
+func (s *Server) serveGRPC(l net.Listener) error {
+	return s.grpc.Serve(netutil.LimitListener(l, s.options.MaxConnections))
 }
 
 func (s *Server) serveInternal(l net.Listener) error {

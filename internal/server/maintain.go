@@ -39,6 +39,6 @@ func (s *Server) sweep(ctx context.Context) {
 	}
 	s.process.maintenance.Observe(time.Since(start).Seconds())
 	for _, due := range s.index.ResyncDue() {
-		s.sync.RequestResync(due.Scope, due.Replica, ingest.ResyncOverflow)
+		s.sync.RequestResync(due.Scope, due.Replica, ingest.ResyncRequested)
 	}
 }

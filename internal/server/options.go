@@ -32,6 +32,16 @@ type Options struct {
 	// KeepaliveTime is after how long an idle connection is pinged; default
 	// 30s.
 	KeepaliveTime time.Duration
+	// MaxConnections bounds the gRPC connections; more wait to be accepted.
+	// Default 10,000.
+	MaxConnections int
+	// MaxStreams bounds the calls at once on one connection; clients hold
+	// back more. Default 100.
+	MaxStreams int
+	// IdleTimeout ends a connection without calls; default 10m.
+	IdleTimeout time.Duration
+	// Calls bounds what one caller may ask.
+	Calls CallLimits
 	// ShutdownGrace is how long running calls may go on after Run's context
 	// ended; default 8s.
 	ShutdownGrace time.Duration
@@ -116,6 +126,11 @@ func (o Options) withDefaults() Options {
 	defaults.Set(&o.HTTPAddress, ":8080")
 	defaults.Set(&o.MaxRecvBytes, 4<<20)
 	defaults.Set(&o.KeepaliveTime, 30*time.Second)
+	defaults.Set(&o.MaxConnections, 10_000)
+	defaults.Set(&o.MaxStreams, 100)
+	defaults.Set(&o.IdleTimeout, 10*time.Minute)
+	defaults.Set(&o.Calls.PerSecond, 5000)
+	defaults.Set(&o.Calls.Concurrent, 1000)
 	defaults.Set(&o.ShutdownGrace, 8*time.Second)
 	defaults.Set(&o.ReadyMaxWait, 10*time.Second)
 	defaults.Set(&o.BlockSize, lookup.DefaultBlockSize)
@@ -167,6 +182,9 @@ func (o Options) validate() error {
 	}{
 		{"gRPC receive limit", int64(o.MaxRecvBytes)},
 		{"keepalive time", int64(o.KeepaliveTime)},
+		{"connection limit", int64(o.MaxConnections)},
+		{"stream limit", int64(o.MaxStreams)},
+		{"idle timeout", int64(o.IdleTimeout)},
 		{"shutdown grace", int64(o.ShutdownGrace)},
 		{"block size", int64(o.BlockSize)},
 		{"hot prefix threshold", int64(o.HotPrefixThreshold)},

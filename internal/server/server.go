@@ -33,6 +33,7 @@ type Server struct {
 	ingest   *ingest.Contract
 	sync     *ingest.SyncServer
 	guard    *callGuard // nil without authentication
+	callers  *callLimiter
 	process  *processMetrics
 	lookups  *lookupMetrics
 	epoch    string // names this process
@@ -129,6 +130,7 @@ func New(options Options) (*Server, error) {
 		DiagnoseAdapter:  options.DiagnoseAdapter,
 		DiagnosticsGrace: options.DiagnosticsGrace,
 	})
+	s.callers = newCallLimiter(f, options.Calls, options.Now)
 	s.newGRPCServer(credentials)
 	s.http = s.newHTTPServer()
 	s.newInternalServer()

@@ -18,7 +18,7 @@ const module = "github.com/inferencecache/inference-cache/"
 // layers lists our packages from the bottom up. A package may import packages
 // of lower layers only; packages of one layer do not know each other.
 var layers = [][]string{
-	{"internal/defaults"},
+	{"internal/defaults", "internal/livefile"},
 	{
 		"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
 		"internal/ranking", "internal/breaker", "internal/admission", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/trace",

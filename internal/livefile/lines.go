@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package auth
+package livefile
 
 import (
 	"fmt"
 	"strings"
 )
 
-// eachLine calls use with the words of every line; empty lines and those that
+// EachLine calls use with the words of every line; empty lines and those that
 // start with # are passed over. Errors name the line and never quote it.
-func eachLine(text []byte, use func(number int, words []string) error) error {
+func EachLine(text []byte, use func(number int, words []string) error) error {
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
