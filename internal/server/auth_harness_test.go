@@ -5,6 +5,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"log/slog"
@@ -30,7 +31,14 @@ const (
 	audienceController = "inferencecache.io/controller"
 	audiencePolicy     = "inferencecache.io/policy"
 	controllerAccount  = "system:serviceaccount:ic:controller"
+	operatorAccount    = "system:serviceaccount:ops:alice"
 )
+
+// operatorToken names its audience, as tokens of a cluster do.
+func operatorToken(name string) string {
+	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"aud":["` + auth.AudienceOperator + `"]}`))
+	return name + "." + claims + ".signature"
+}
 
 // issued is a token as its issuer knows it.
 type issued struct{ audience, account, pod, uid string }
@@ -40,6 +48,19 @@ type apiServer struct {
 	mu     sync.Mutex
 	tokens map[string]issued
 	down   bool
+	// roles are who may see what, as "account resource namespace".
+	roles    map[string]bool
+	accesses int // reviews of access
+}
+
+func (a *apiServer) ReviewAccess(_ context.Context, w auth.Wish) (bool, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.accesses++
+	if a.down {
+		return false, errDown
+	}
+	return a.roles[w.Subject.User+" "+w.Resource+" "+w.Namespace], nil
 }
 
 var errDown = errors.New("connection refused")
@@ -73,19 +94,32 @@ func (a *apiServer) change(f func()) {
 // clusterTokens are what the accounts of the tests hold.
 func clusterTokens() map[string]issued {
 	return map[string]issued{
-		"tok-pod-a":        {server.AudienceIngest, "system:serviceaccount:team:engine", "pod-a", "uid-a"},
-		"tok-pod-a-new":    {server.AudienceIngest, "system:serviceaccount:team:engine", "pod-a", "uid-a"},
-		"tok-pod-b":        {server.AudienceIngest, "system:serviceaccount:team:engine", "pod-b", "uid-b"},
-		"tok-pod-a-other":  {server.AudienceIngest, "system:serviceaccount:other:engine", "pod-a", "uid-x"},
-		"tok-unbound":      {server.AudienceIngest, "system:serviceaccount:team:engine", "", ""},
-		"tok-default":      {"", "system:serviceaccount:team:engine", "pod-a", "uid-a"},
-		"tok-gateway":      {server.AudienceLookup, "system:serviceaccount:gw:team", "gw-1", "uid-g"},
-		"tok-other-gw":     {server.AudienceLookup, "system:serviceaccount:gw:other", "gw-2", "uid-h"},
-		"tok-unmapped":     {server.AudienceLookup, "system:serviceaccount:gw:nobody", "gw-3", "uid-i"},
-		"tok-reader":       {audienceController, controllerAccount, "c", "uid-c"},
-		"tok-pusher":       {audiencePolicy, controllerAccount, "c", "uid-c"},
-		"tok-rogue-reader": {audienceController, "system:serviceaccount:ic:rogue", "r", "uid-r"},
-		"tok-rogue-pusher": {audiencePolicy, "system:serviceaccount:ic:rogue", "r", "uid-r"},
+		"tok-pod-a":                      {server.AudienceIngest, "system:serviceaccount:team:engine", "pod-a", "uid-a"},
+		"tok-pod-a-new":                  {server.AudienceIngest, "system:serviceaccount:team:engine", "pod-a", "uid-a"},
+		"tok-pod-b":                      {server.AudienceIngest, "system:serviceaccount:team:engine", "pod-b", "uid-b"},
+		"tok-pod-a-other":                {server.AudienceIngest, "system:serviceaccount:other:engine", "pod-a", "uid-x"},
+		"tok-unbound":                    {server.AudienceIngest, "system:serviceaccount:team:engine", "", ""},
+		"tok-default":                    {"", "system:serviceaccount:team:engine", "pod-a", "uid-a"},
+		"tok-gateway":                    {server.AudienceLookup, "system:serviceaccount:gw:team", "gw-1", "uid-g"},
+		"tok-other-gw":                   {server.AudienceLookup, "system:serviceaccount:gw:other", "gw-2", "uid-h"},
+		"tok-unmapped":                   {server.AudienceLookup, "system:serviceaccount:gw:nobody", "gw-3", "uid-i"},
+		operatorToken("tok-operator"):    {auth.AudienceOperator, operatorAccount, "", ""},
+		operatorToken("tok-by-role"):     {auth.AudienceOperator, "system:serviceaccount:ops:carol", "", ""},
+		operatorToken("tok-no-operator"): {auth.AudienceOperator, "system:serviceaccount:gw:nobody", "", ""},
+		"tok-reader":                     {audienceController, controllerAccount, "c", "uid-c"},
+		"tok-pusher":                     {audiencePolicy, controllerAccount, "c", "uid-c"},
+		"tok-rogue-reader":               {audienceController, "system:serviceaccount:ic:rogue", "r", "uid-r"},
+		"tok-rogue-pusher":               {audiencePolicy, "system:serviceaccount:ic:rogue", "r", "uid-r"},
+	}
+}
+
+// clusterRoles are those of --tenant-authz=rbac.
+func clusterRoles() map[string]bool {
+	return map[string]bool{
+		"system:serviceaccount:gw:team lookups team":   true,
+		"system:serviceaccount:gw:team lookups absent": true,
+		"system:serviceaccount:gw:other lookups else":  true,
+		"system:serviceaccount:ops:carol operators ":   true,
 	}
 }
 
@@ -121,16 +155,17 @@ func (b *lockedBuffer) String() string {
 // startGuarded runs a server in which team/pod-a and team/pod-b hold blocks.
 func startGuarded(t testing.TB, mode server.AuthMode, change ...func(*server.Options)) *guarded {
 	t.Helper()
-	g := &guarded{cluster: &apiServer{tokens: clusterTokens()}, logs: new(lockedBuffer)}
+	g := &guarded{cluster: &apiServer{tokens: clusterTokens(), roles: clusterRoles()}, logs: new(lockedBuffer)}
 	tenants := filepath.Join(t.TempDir(), "tenants")
 	if err := os.WriteFile(tenants, []byte(tenantMap), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.NewTextHandler(g.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	guard := func(o *server.Options) {
-		o.Auth = server.AuthOptions{Mode: mode, Reviewer: g.cluster, TenantMapFile: tenants, PrivateTenants: []string{"private"}}
 		o.Logger = logger
-		o.Internal = server.InternalOptions{Address: "127.0.0.1:0", Gates: controlGates(t, g.cluster, logger)}
+		o.Auth = server.AuthOptions{Mode: mode, Reviewer: g.cluster, TenantMapFile: tenants, PrivateTenants: []string{"private"}}
+		o.Internal = server.InternalOptions{Address: "127.0.0.1:0"}
+		admitBy(t, o, g.cluster, nil)
 	}
 	g.harness = start(t, append([]func(*server.Options){guard}, change...)...)
 	for _, replica := range []string{"pod-a", "pod-b"} {
@@ -145,19 +180,38 @@ func startGuarded(t testing.TB, mode server.AuthMode, change ...func(*server.Opt
 	return g
 }
 
-func controlGates(t testing.TB, cluster auth.Reviewer, logger *slog.Logger) control.Gates {
+// admitBy makes a cluster judge operators, by access if that is not nil, and
+// the callers of the internal listener.
+func admitBy(t testing.TB, o *server.Options, cluster auth.Reviewer, access *auth.Access) {
 	reviews := func(endpoint, audience string) *auth.Reviews {
 		r := auth.NewReviews(auth.ReviewOptions{
-			Reviewer: cluster, Audience: audience, Username: controllerAccount, Endpoint: endpoint, Logger: logger,
+			Reviewer: cluster, Audience: audience, Username: controllerAccount, Endpoint: endpoint, Logger: o.Logger,
 		})
 		t.Cleanup(r.Close)
 		return r
 	}
-	return control.Gates{
-		Snapshot: reviews(auth.EndpointSnapshot, audienceController),
+	operators := auth.NewOperators(auth.OperatorOptions{
+		Reviewer: cluster, Subjects: []string{operatorAccount}, Access: access, Logger: o.Logger,
+	})
+	t.Cleanup(operators.Close)
+	o.Auth.Reviewer, o.Auth.Operators = cluster, operators
+	o.Internal.Gates = control.Gates{
+		Snapshot: operators.Beside(reviews(auth.EndpointSnapshot, audienceController)),
 		Policy:   reviews(auth.EndpointPolicy, audiencePolicy),
 		Probe:    reviews(auth.EndpointProbe, audienceController),
 	}
+}
+
+// byRoles makes a cluster decide about tenants and operators, in place of the
+// tenant map.
+func byRoles(t testing.TB, o *server.Options, cluster interface {
+	auth.Reviewer
+	auth.AccessReviewer
+}) {
+	access := auth.NewAccess(auth.AccessOptions{Reviewer: cluster, Logger: o.Logger, Now: o.Now})
+	t.Cleanup(access.Close)
+	admitBy(t, o, cluster, access)
+	o.Auth.Access, o.Auth.TenantMapFile = access, ""
 }
 
 // as is the context of calls that show a token; "" shows none.

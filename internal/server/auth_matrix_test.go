@@ -30,6 +30,7 @@ const (
 	ok       = "ok"
 	refused  = "UNAUTHENTICATED"
 	cannot   = "UNAVAILABLE"
+	barred   = "PERMISSION_DENIED"
 	noEffect = "no effect"
 	absent   = "as absent"
 	noHint   = "NO_HINT"
@@ -71,6 +72,8 @@ type matrixRow struct {
 	before          func(*guarded)
 	denied          string // the reason counted for writes without effect
 	want            []string
+	// byRoles is set where --tenant-authz is rbac.
+	byRoles bool
 }
 
 var (
@@ -83,28 +86,35 @@ var (
 func down(g *guarded) { g.cluster.change(func() { g.cluster.down = true }) }
 
 var matrix = []matrixRow{
-	{"nobody", "", "team", "pod-a", noAuth, nil, "", []string{ok, ok, ok, ok, ok, ok, "401", "401", "401", ok}},
-	{"nobody", "", "team", "pod-a", required, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}},
-	{"nobody, as a replica nobody owns", "", "team", "pod-a", permissive, nil, "", []string{ok, ok, ok, ok, ok, ok, "401", "401", "401", ok}},
-	{"nobody, as a replica with credentials", "", "team", "pod-a", permissive, ownPodA, "replica", []string{ok, ok, ok, noEffect, noEffect, noEffect, "401", "401", "401", ok}},
-	{"nobody, in a private tenant", "", "private", "pod-a", permissive, nil, "", []string{absent, absent, ok, ok, ok, ok, "401", "401", "401", ok}},
-	{"token for the API server", "tok-default", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}},
-	{"expired token, or of a deleted pod", "tok-gone", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}},
-	{"ingest token bound to no pod", "tok-unbound", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}},
-	{"pod A's ingest token, as pod A", "tok-pod-a", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, ok, ok, ok, "401", "401", "401", ok}},
-	{"pod A's ingest token, as rank 3 of pod A", "tok-pod-a", "team", "pod-a#3", anyAuth, rankOfPodA, "", []string{refused, refused, refused, ok, ok, ok, "401", "401", "401", ok}},
-	{"pod A's ingest token, as pod B", "tok-pod-a", "team", "pod-b", anyAuth, nil, "replica", []string{refused, refused, refused, noEffect, noEffect, noEffect, "401", "401", "401", ok}},
-	{"pod A's ingest token, in another namespace", "tok-pod-a", "private", "pod-a", anyAuth, nil, "tenant", []string{refused, refused, refused, noEffect, noEffect, noEffect, "401", "401", "401", ok}},
-	{"namesake of pod A in another namespace", "tok-pod-a-other", "team", "pod-a", anyAuth, nil, "tenant", []string{refused, refused, refused, noEffect, noEffect, noEffect, "401", "401", "401", ok}},
-	{"lookup token of a gateway of the tenant", "tok-gateway", "team", "pod-a", anyAuth, nil, "", []string{ok, ok, ok, refused, refused, refused, "401", "401", "401", ok}},
-	{"lookup token of another tenant's gateway", "tok-other-gw", "team", "pod-a", anyAuth, nil, "", []string{absent, absent, ok, refused, refused, refused, "401", "401", "401", ok}},
-	{"lookup token not in the tenant map", "tok-unmapped", "team", "pod-a", anyAuth, nil, "", []string{absent, absent, ok, refused, refused, refused, "401", "401", "401", ok}},
-	{"controller's read token", "tok-reader", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "200", "401", "200", ok}},
-	{"controller's policy token", "tok-pusher", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "204", "401", ok}},
-	{"read token of another account", "tok-rogue-reader", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "403", "401", "403", ok}},
-	{"policy token of another account", "tok-rogue-pusher", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "403", "401", ok}},
-	{"any token, API server down", "tok-pod-a", "team", "pod-a", anyAuth, down, "", []string{noHint, cannot, cannot, cannot, cannot, cannot, "503", "503", "503", ok}},
-	{"pod A's ingest token reviewed before, API server down", "tok-pod-a", "team", "pod-a", required, ownPodAThenDown, "", []string{noHint, cannot, cannot, ok, ok, ok, "503", "503", "503", ok}},
+	{"nobody", "", "team", "pod-a", noAuth, nil, "", []string{ok, ok, ok, ok, ok, ok, "401", "401", "401", ok}, false},
+	{"nobody", "", "team", "pod-a", required, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"nobody, as a replica nobody owns", "", "team", "pod-a", permissive, nil, "", []string{ok, ok, ok, ok, ok, ok, "401", "401", "401", ok}, false},
+	{"nobody, as a replica with credentials", "", "team", "pod-a", permissive, ownPodA, "replica", []string{ok, ok, ok, noEffect, noEffect, noEffect, "401", "401", "401", ok}, false},
+	{"nobody, in a private tenant", "", "private", "pod-a", permissive, nil, "", []string{absent, absent, ok, ok, ok, ok, "401", "401", "401", ok}, false},
+	{"token for the API server", "tok-default", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"expired token, or of a deleted pod", "tok-gone", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"ingest token bound to no pod", "tok-unbound", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"pod A's ingest token, as pod A", "tok-pod-a", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, ok, ok, ok, "401", "401", "401", ok}, false},
+	{"pod A's ingest token, as rank 3 of pod A", "tok-pod-a", "team", "pod-a#3", anyAuth, rankOfPodA, "", []string{refused, refused, refused, ok, ok, ok, "401", "401", "401", ok}, false},
+	{"pod A's ingest token, as pod B", "tok-pod-a", "team", "pod-b", anyAuth, nil, "replica", []string{refused, refused, refused, noEffect, noEffect, noEffect, "401", "401", "401", ok}, false},
+	{"pod A's ingest token, in another namespace", "tok-pod-a", "private", "pod-a", anyAuth, nil, "tenant", []string{refused, refused, refused, noEffect, noEffect, noEffect, "401", "401", "401", ok}, false},
+	{"namesake of pod A in another namespace", "tok-pod-a-other", "team", "pod-a", anyAuth, nil, "tenant", []string{refused, refused, refused, noEffect, noEffect, noEffect, "401", "401", "401", ok}, false},
+	{"lookup token of a gateway of the tenant", "tok-gateway", "team", "pod-a", anyAuth, nil, "", []string{ok, ok, ok, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"lookup token of another tenant's gateway", "tok-other-gw", "team", "pod-a", anyAuth, nil, "", []string{absent, absent, ok, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"lookup token not in the tenant map", "tok-unmapped", "team", "pod-a", anyAuth, nil, "", []string{absent, absent, ok, refused, refused, refused, "401", "401", "401", ok}, false},
+	{"lookup token of an account with the role", "tok-gateway", "team", "pod-a", anyAuth, nil, "", []string{ok, ok, ok, refused, refused, refused, "401", "401", "401", ok}, true},
+	{"lookup token of an account without the role", "tok-other-gw", "team", "pod-a", anyAuth, nil, "", []string{absent, absent, ok, refused, refused, refused, "401", "401", "401", ok}, true},
+	{"lookup token reviewed before, API server down", "tok-gateway", "team", "pod-a", required, lookedUpThenDown, "", []string{noHint, cannot, ok, cannot, cannot, cannot, "503", "503", "503", ok}, true},
+	{"operator's token", operatorToken("tok-operator"), "team", "pod-a", anyAuth, nil, "", []string{ok, ok, ok, refused, refused, refused, "200", "401", "401", ok}, false},
+	{"operator's token, by role", operatorToken("tok-by-role"), "team", "pod-a", anyAuth, nil, "", []string{ok, ok, ok, refused, refused, refused, "200", "401", "401", ok}, true},
+	{"operator's token of somebody else", operatorToken("tok-no-operator"), "team", "pod-a", anyAuth, nil, "", []string{barred, barred, barred, refused, refused, refused, "403", "401", "401", ok}, false},
+	{"operator's token of somebody without the role", operatorToken("tok-no-operator"), "team", "pod-a", anyAuth, nil, "", []string{barred, barred, barred, refused, refused, refused, "403", "401", "401", ok}, true},
+	{"controller's read token", "tok-reader", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "200", "401", "200", ok}, false},
+	{"controller's policy token", "tok-pusher", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "204", "401", ok}, false},
+	{"read token of another account", "tok-rogue-reader", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "403", "401", "403", ok}, false},
+	{"policy token of another account", "tok-rogue-pusher", "team", "pod-a", anyAuth, nil, "", []string{refused, refused, refused, refused, refused, refused, "401", "403", "401", ok}, false},
+	{"any token, API server down", "tok-pod-a", "team", "pod-a", anyAuth, down, "", []string{noHint, cannot, cannot, cannot, cannot, cannot, "503", "503", "503", ok}, false},
+	{"pod A's ingest token reviewed before, API server down", "tok-pod-a", "team", "pod-a", required, ownPodAThenDown, "", []string{noHint, cannot, cannot, ok, ok, ok, "503", "503", "503", ok}, false},
 }
 
 func ownPodA(g *guarded) {
@@ -121,11 +131,31 @@ func rankOfPodA(g *guarded) {
 
 func ownPodAThenDown(g *guarded) { ownPodA(g); down(g) }
 
+// lookedUpThenDown makes a token known, but not what it may read of the tenant.
+func lookedUpThenDown(g *guarded) {
+	if got := g.lookupAs(matrixRow{token: "tok-gateway", tenant: "absent"}); got != absent {
+		g.t.Fatalf("a lookup elsewhere: %s", got)
+	}
+	down(g)
+}
+
+// start runs a server for the row.
+func (row *matrixRow) start(t testing.TB, mode server.AuthMode) *guarded {
+	t.Helper()
+	if !row.byRoles {
+		return startGuarded(t, mode)
+	}
+	cluster := &apiServer{tokens: clusterTokens(), roles: clusterRoles()}
+	g := startGuarded(t, mode, func(o *server.Options) { byRoles(t, o, cluster) })
+	g.cluster = cluster
+	return g
+}
+
 func TestSEC_01_AuthMatrix(t *testing.T) {
 	for _, row := range matrix {
 		for _, mode := range row.modes {
 			t.Run(string(mode)+"/"+row.caller, func(t *testing.T) {
-				g := startGuarded(t, mode)
+				g := row.start(t, mode)
 				if row.before != nil {
 					row.before(g)
 				}
@@ -288,17 +318,17 @@ func TestAuthMatrixIsDocumented(t *testing.T) {
 
 func renderMatrix() string {
 	var text strings.Builder
-	text.WriteString("| `--grpc-auth` | caller |")
+	text.WriteString("| `--grpc-auth` | `--tenant-authz` | caller |")
 	for _, op := range operations {
 		text.WriteString(" " + op.name + " |")
 	}
-	text.WriteString("\n|" + strings.Repeat("---|", len(operations)+2) + "\n")
+	text.WriteString("\n|" + strings.Repeat("---|", len(operations)+3) + "\n")
 	for _, row := range matrix {
 		modes := make([]string, len(row.modes))
 		for i, mode := range row.modes {
 			modes[i] = string(mode)
 		}
-		fmt.Fprintf(&text, "| %s | %s |", strings.Join(modes, ", "), row.caller)
+		fmt.Fprintf(&text, "| %s | %s | %s |", strings.Join(modes, ", "), map[bool]string{false: "map", true: "rbac"}[row.byRoles], row.caller)
 		for i, want := range row.want {
 			if operations[i].writes && want == noEffect {
 				want += " (" + row.denied + ")"
