@@ -58,6 +58,11 @@ func (o *serverOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.TLSKeyFile, "tls-key-file", "", "key of the certificate")
 	flags.IntVar(&s.MaxRecvBytes, "grpc-max-recv-bytes", 4<<20, "largest gRPC message taken")
 	flags.DurationVar(&s.KeepaliveTime, "grpc-keepalive-time", 30*time.Second, "idle time after which a connection is pinged")
+	flags.IntVar(&s.MaxConnections, "grpc-max-connections", 10_000, "most gRPC connections; more wait")
+	flags.IntVar(&s.MaxStreams, "grpc-max-streams", 100, "most calls at once on one gRPC connection; clients hold back more")
+	flags.DurationVar(&s.IdleTimeout, "grpc-idle-timeout", 10*time.Minute, "time without a call after which a gRPC connection ends")
+	flags.IntVar(&s.Calls.PerSecond, "lookup-max-calls-per-second", 5000, "most reading calls a second of one caller; 0 is no bound")
+	flags.IntVar(&s.Calls.Concurrent, "lookup-max-concurrent-calls", 1000, "most reading calls of one caller at once; 0 is no bound")
 	flags.DurationVar(&s.ShutdownGrace, "shutdown-grace", 8*time.Second, "how long running calls may go on after a signal")
 	flags.DurationVar(&s.ReadyMaxWait, "ready-max-wait", 10*time.Second, "longest wait for publishers before /readyz says yes; 0 is not at all")
 	flags.IntVar(&s.BlockSize, "engine-block-size", 16, "tokens in a block where no publisher says")
@@ -121,9 +126,7 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	}
 	defer release()
 	options.Ranking = &o.knobs
-	if options.Metrics.MaxReplicas == 0 {
-		options.Metrics.MaxReplicas = -1
-	}
+	zeroIsNever(&options.Metrics.MaxReplicas, &options.Calls.PerSecond, &options.Calls.Concurrent)
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {
 		size, err := standalone.ParseByteSize(o.maxMemory)
@@ -143,10 +146,10 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 }
 
 // zeroIsNever turns the flags' "0 switches it off" into the options' form.
-func zeroIsNever(durations ...*time.Duration) {
-	for _, d := range durations {
-		if *d == 0 {
-			*d = -1
+func zeroIsNever[T int | time.Duration](values ...*T) {
+	for _, v := range values {
+		if *v == 0 {
+			*v = -1
 		}
 	}
 }

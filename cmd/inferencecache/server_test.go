@@ -143,8 +143,21 @@ func TestServerCommandExitCodes(t *testing.T) {
 		"gRPC authentication of no meaning":   {[]string{open, "--grpc-auth=some"}, exitUsage, "expected off, permissive or required"},
 		"gRPC authentication by nothing":      {[]string{open, "--grpc-auth=required"}, exitUsage, "nothing to judge credentials by"},
 		"a missing file of gRPC tokens":       {[]string{open, "--grpc-auth=required", "--grpc-token-file=/none"}, exitRuntime, "token file"},
-		"tenants by no known way":             {[]string{open, "--tenant-authz=rbac"}, exitUsage, "--tenant-authz"},
-		"client certificates without TLS":     {[]string{open, "--mtls-client-ca-file=x"}, exitUsage, "need TLS"},
+		"tenants by no known way":             {[]string{open, "--tenant-authz=some"}, exitUsage, "expected map or rbac"},
+		"roles while everyone may call":       {[]string{open, "--tenant-authz=rbac"}, exitUsage, "--grpc-auth"},
+		"roles without a cluster":             {[]string{open, "--tenant-authz=rbac", "--grpc-auth=required"}, exitUsage, "--tenant-authz=rbac: not in a Kubernetes pod"},
+		"roles and a map": {
+			[]string{open, "--tenant-authz=rbac", "--grpc-auth=required", "--tenant-authz-file=x"}, exitUsage, "takes no --tenant-authz-file",
+		},
+		"roles and static tokens": {
+			[]string{open, "--tenant-authz=rbac", "--grpc-auth=required", "--grpc-token-file=x"}, exitUsage, "takes no --grpc-token-file",
+		},
+		"operators without a cluster":       {[]string{open, "--operator-subjects=admins"}, exitUsage, "--operator-subjects: not in a Kubernetes pod"},
+		"a missing file of operators":       {[]string{open, "--operator-token-file=/none"}, exitRuntime, "token file"},
+		"an API server without authorities": {[]string{open, "--kube-api-url=https://x", "--kube-token-file=x"}, exitUsage, "--kube-api-url"},
+		"an API server with missing files":  {[]string{open, "--kube-api-url=https://x", "--kube-token-file=/none", "--kube-ca-file=/none"}, exitRuntime, "CA of the API server"},
+		"fewer streams than none":           {[]string{open, "--grpc-max-streams=-1"}, exitUsage, "stream limit"},
+		"client certificates without TLS":   {[]string{open, "--mtls-client-ca-file=x"}, exitUsage, "need TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr strings.Builder

@@ -66,24 +66,24 @@ func (o *gateOptions) gates(logger *slog.Logger) (control.Gates, error) {
 	return control.Gates{Snapshot: read, Policy: write, Probe: read}, nil
 }
 
-// reviewed builds gates that admit the one service account.
-func (o *gateOptions) reviewed(by auth.Reviewer, metrics *auth.Metrics, logger *slog.Logger) (gates control.Gates, closeAll func()) {
+// reviewedGates admit the one service account.
+func (a *admission) reviewedGates() control.Gates {
+	gates := &a.flags.gates
 	reviews := func(endpoint, audience string) *auth.Reviews {
-		return auth.NewReviews(auth.ReviewOptions{
-			Reviewer: by,
+		r := auth.NewReviews(auth.ReviewOptions{
+			Reviewer: a.cluster,
 			Audience: audience,
-			Username: o.controllerSA,
+			Username: gates.controllerSA,
 			Endpoint: endpoint,
-			Metrics:  metrics,
-			Logger:   logger,
+			Metrics:  a.metrics,
+			Logger:   a.logger,
 		})
+		a.onClose(r.Close)
+		return r
 	}
-	snapshot := reviews(auth.EndpointSnapshot, o.controllerAudience)
-	policy := reviews(auth.EndpointPolicy, o.policyAudience)
-	probe := reviews(auth.EndpointProbe, o.controllerAudience)
-	return control.Gates{Snapshot: snapshot, Policy: policy, Probe: probe}, func() {
-		snapshot.Close()
-		policy.Close()
-		probe.Close()
+	return control.Gates{
+		Snapshot: reviews(auth.EndpointSnapshot, gates.controllerAudience),
+		Policy:   reviews(auth.EndpointPolicy, gates.policyAudience),
+		Probe:    reviews(auth.EndpointProbe, gates.controllerAudience),
 	}
 }

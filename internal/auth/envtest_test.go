@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/gate"
@@ -117,4 +118,71 @@ func TestEnvtestReviews(t *testing.T) {
 			t.Errorf("verdict %q", verdict)
 		}
 	})
+}
+
+func TestEnvtestAccess(t *testing.T) {
+	cluster := testcluster.ForTest(t)
+	reviewer := reviewerOf(t, cluster)
+	admin := cluster.Admin
+	must(t, admin.Namespace(t.Context(), "team"))
+	must(t, admin.Namespace(t.Context(), "other"))
+	must(t, admin.ServiceAccount(t.Context(), "team", "gateway"))
+	token := issue(t, cluster, testcluster.TokenRequest{Namespace: "team", Account: "gateway", Audience: "inferencecache.io/lookup"})
+	reviews := auth.NewReviews(auth.ReviewOptions{Reviewer: reviewer, Audience: "inferencecache.io/lookup"})
+	t.Cleanup(reviews.Close)
+	id, verdict := reviews.Authenticate(t.Context(), "", token)
+	if verdict != gate.OK {
+		t.Fatalf("verdict %q", verdict)
+	}
+	// may asks anew each time.
+	may := func(tenant string) gate.Verdict {
+		access := auth.NewAccess(auth.AccessOptions{Reviewer: reviewer})
+		defer access.Close()
+		return access.MayRead(t.Context(), &id, tenant)
+	}
+	if got := may("team"); got != gate.Error {
+		t.Errorf("a server that may not review access: %q", got)
+	}
+	must(t, admin.AllowAccessReviews(t.Context(), "ic", "server"))
+	eventually(t, func() bool { return may("team") == gate.Forbidden })
+	must(t, admin.Allow(t.Context(), testcluster.Grant{
+		AccountNamespace: "team", Account: "gateway", Namespace: "team", Group: "inferencecache.io", Resource: "lookups", Verb: "get",
+	}))
+	eventually(t, func() bool { return may("team") == gate.OK })
+	for _, tenant := range []string{"other", "none", "*", "not a namespace"} {
+		if got := may(tenant); got != gate.Forbidden {
+			t.Errorf("%q: %q", tenant, got)
+		}
+	}
+
+	operator := func() gate.Verdict {
+		access := auth.NewAccess(auth.AccessOptions{Reviewer: reviewer})
+		defer access.Close()
+		return access.IsOperator(t.Context(), &id)
+	}
+	if got := operator(); got != gate.Forbidden {
+		t.Errorf("no operator yet: %q", got)
+	}
+	must(t, admin.Allow(t.Context(), testcluster.Grant{
+		AccountNamespace: "team", Account: "gateway", Group: "inferencecache.io", Resource: "operators", Verb: "get",
+	}))
+	eventually(t, func() bool { return operator() == gate.OK })
+	must(t, admin.Allow(t.Context(), testcluster.Grant{
+		AccountNamespace: "team", Account: "gateway", Group: "inferencecache.io", Resource: "lookups", Verb: "get",
+	}))
+	eventually(t, func() bool { return may("other") == gate.OK && may("any") == gate.OK })
+	must(t, cluster.StopAPIServer())
+	if got := may("team"); got != gate.Error {
+		t.Errorf("without an API server: %q", got)
+	}
+}
+
+// eventually waits until an API server acts on what was created.
+func eventually(t *testing.T, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("never happened")
+		}
+	}
 }

@@ -26,13 +26,24 @@ func startRealCluster(t *testing.T) *realCluster {
 	c := &realCluster{t: t, cluster: testcluster.ForTest(t), tokens: make(map[string]string)}
 	for namespace, accounts := range map[string][]string{
 		"ic": {"controller", "rogue", "server"}, "team": {"engine"}, "other": {"engine"}, "gw": {"team", "other", "nobody"},
+		"ops": {"alice", "carol"}, "absent": nil, "else": nil,
 	} {
 		c.must(c.cluster.Admin.Namespace(t.Context(), namespace))
 		for _, account := range accounts {
 			c.must(c.cluster.Admin.ServiceAccount(t.Context(), namespace, account))
 		}
 	}
-	c.must(c.cluster.Admin.AllowReviews(t.Context(), "ic", "server"))
+	admin := c.cluster.Admin
+	c.must(admin.AllowReviews(t.Context(), "ic", "server"))
+	c.must(admin.AllowAccessReviews(t.Context(), "ic", "server"))
+	lookups := testcluster.Grant{AccountNamespace: "gw", Group: "inferencecache.io", Resource: "lookups", Verb: "get"}
+	for namespace, account := range map[string]string{"team": "team", "absent": "team", "else": "other"} {
+		lookups.Namespace, lookups.Account = namespace, account
+		c.must(admin.Allow(t.Context(), lookups))
+	}
+	c.must(admin.Allow(t.Context(), testcluster.Grant{
+		AccountNamespace: "ops", Account: "carol", Group: "inferencecache.io", Resource: "operators", Verb: "get",
+	}))
 	return c
 }
 
@@ -89,6 +100,10 @@ func TestSEC_01_EnvtestMatrix(t *testing.T) {
 		"tok-pusher":       {Namespace: "ic", Account: "controller", Audience: audiencePolicy},
 		"tok-rogue-reader": {Namespace: "ic", Account: "rogue", Audience: audienceController},
 		"tok-rogue-pusher": {Namespace: "ic", Account: "rogue", Audience: audiencePolicy},
+
+		operatorToken("tok-operator"):    {Namespace: "ops", Account: "alice", Audience: auth.AudienceOperator},
+		operatorToken("tok-by-role"):     {Namespace: "ops", Account: "carol", Audience: auth.AudienceOperator},
+		operatorToken("tok-no-operator"): {Namespace: "gw", Account: "nobody", Audience: auth.AudienceOperator},
 	} {
 		c.issue(name, r)
 	}
@@ -98,8 +113,11 @@ func TestSEC_01_EnvtestMatrix(t *testing.T) {
 		}
 		t.Run(row.caller, func(t *testing.T) {
 			g := startGuarded(t, server.AuthRequired, func(o *server.Options) {
-				o.Auth.Reviewer = reviewer
-				o.Internal.Gates = controlGates(t, reviewer, o.Logger)
+				if row.byRoles {
+					byRoles(t, o, reviewer)
+				} else {
+					admitBy(t, o, reviewer, nil)
+				}
 			})
 			row.token = c.tokens[row.token]
 			for i, op := range operations {

@@ -59,3 +59,10 @@ func (s *Server) Call(ctx context.Context, method string) error {
 		func(context.Context, any) (any, error) { return nil, nil })
 	return err
 }
+
+// Limited runs an empty call behind the limits of callers.
+func (s *Server) Limited(ctx context.Context, method string) error {
+	_, err := s.callers.unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method},
+		func(context.Context, any) (any, error) { return nil, nil })
+	return err
+}

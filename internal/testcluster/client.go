@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -163,20 +164,43 @@ func (c *Client) Token(ctx context.Context, r TokenRequest) (string, error) {
 	return token, nil
 }
 
-// AllowReviews lets a service account create token reviews, and nothing else.
-func (c *Client) AllowReviews(ctx context.Context, namespace, account string) error {
-	name := namespace + "-" + account + "-tokenreview"
-	const rbac = "/apis/rbac.authorization.k8s.io/v1"
-	if _, err := c.Create(ctx, rbac+"/clusterroles", Object{
+// Grant is what a service account may do.
+type Grant struct {
+	// AccountNamespace and Account name who.
+	AccountNamespace, Account string
+	// Namespace is where; everywhere if empty.
+	Namespace             string
+	Group, Resource, Verb string
+}
+
+// Allow creates a role and binds it.
+func (c *Client) Allow(ctx context.Context, g Grant) error {
+	collection, kind := "/apis/rbac.authorization.k8s.io/v1/", "ClusterRole"
+	if g.Namespace != "" {
+		collection, kind = collection+"namespaces/"+g.Namespace+"/", "Role"
+	}
+	name := g.AccountNamespace + "-" + g.Account + "-" + g.Resource
+	plural := strings.ToLower(kind) + "s"
+	if _, err := c.Create(ctx, collection+plural, Object{
 		"metadata": Object{"name": name},
-		"rules":    []Object{{"apiGroups": []string{"authentication.k8s.io"}, "resources": []string{"tokenreviews"}, "verbs": []string{"create"}}},
+		"rules":    []Object{{"apiGroups": []string{g.Group}, "resources": []string{g.Resource}, "verbs": []string{g.Verb}}},
 	}); err != nil {
 		return err
 	}
-	_, err := c.Create(ctx, rbac+"/clusterrolebindings", Object{
+	_, err := c.Create(ctx, collection+strings.ToLower(kind)+"bindings", Object{
 		"metadata": Object{"name": name},
-		"roleRef":  Object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-		"subjects": []Object{{"kind": "ServiceAccount", "namespace": namespace, "name": account}},
+		"roleRef":  Object{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
+		"subjects": []Object{{"kind": "ServiceAccount", "namespace": g.AccountNamespace, "name": g.Account}},
 	})
 	return err
+}
+
+// AllowReviews lets a service account create token reviews, and nothing else.
+func (c *Client) AllowReviews(ctx context.Context, namespace, account string) error {
+	return c.Allow(ctx, Grant{namespace, account, "", "authentication.k8s.io", "tokenreviews", "create"})
+}
+
+// AllowAccessReviews lets a service account create access reviews.
+func (c *Client) AllowAccessReviews(ctx context.Context, namespace, account string) error {
+	return c.Allow(ctx, Grant{namespace, account, "", "authorization.k8s.io", "subjectaccessreviews", "create"})
 }
