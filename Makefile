@@ -30,23 +30,33 @@ test: ## Run the test suite (needs only Go; with a C compiler also the race dete
 
 .PHONY: lint
 lint: generate-check ## gofmt, vet, staticcheck, house rules, generated code up to date
-	@unformatted="$$(gofmt -l cmd internal pkg test tools proto)"; \
+	@unformatted="$$(gofmt -l api cmd internal pkg test tools proto)"; \
 	if [ -n "$$unformatted" ]; then echo "gofmt needed:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) build -C tools/lint -o $(TOOLS)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(TOOLS)/staticcheck ./...
 	$(GO) test -count=1 ./test/house
 
+CRDGEN = $(TOOLS)/controller-gen object:headerFile=hack/boilerplate.go.txt crd:crdVersions=v1,headerFile=hack/boilerplate.yaml.txt paths=./api/...
+
+.PHONY: controller-gen
+controller-gen:
+	$(GO) build -C tools/crdgen -o $(TOOLS)/controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen
+
 .PHONY: generate
-generate: ## Regenerate Go code from the proto files
+generate: controller-gen ## Regenerate Go code from the proto files, and resources from the Go types
 	$(GO) run -C tools/protogen . -root ../..
+	$(CRDGEN) output:object:dir=api/v1alpha1 output:crd:dir=deploy/crds
 
 .PHONY: generate-check
-generate-check: ## Fail when generated code is not up to date
+generate-check: controller-gen ## Fail when generated files are not up to date
 	@dir="$$(mktemp -d)" && trap 'rm -rf "$$dir"' EXIT && \
 	$(GO) run -C tools/protogen . -root ../.. -out "$$dir" && \
-	diff -r "$$dir/proto/inferencecache/v1alpha1/gen" proto/inferencecache/v1alpha1/gen || \
-	{ echo "generated code is out of date: run 'make generate'"; exit 1; }
+	$(CRDGEN) output:object:dir="$$dir/object" output:crd:dir="$$dir/crds" && \
+	diff -r "$$dir/proto/inferencecache/v1alpha1/gen" proto/inferencecache/v1alpha1/gen && \
+	diff "$$dir/object/zz_generated.deepcopy.go" api/v1alpha1/zz_generated.deepcopy.go && \
+	diff -r "$$dir/crds" deploy/crds || \
+	{ echo "generated files are out of date: run 'make generate'"; exit 1; }
 
 -include hack/*.mk
 

@@ -20,7 +20,7 @@ const module = "github.com/inferencecache/inference-cache/"
 var layers = [][]string{
 	{"internal/defaults", "internal/livefile"},
 	{
-		"pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
+		"api/v1alpha1", "pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
 		"internal/ranking", "internal/breaker", "internal/admission", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/trace",
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
