@@ -57,6 +57,7 @@ Example:
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runGateway(cmd.Context(), options) },
 	}
 	options.addFlags(cmd.Flags())
+	cmd.AddCommand(c.newGatewayKeyCommand())
 	return cmd
 }
 
@@ -86,6 +87,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&g.StickyField, "sticky-field", "", "member of the body with such a key")
 	flags.BoolVar(&g.Warmup, "warmup", false, "send new replicas a share of the requests whose prefix they do not hold")
 	flags.IntVar(&g.MaxConnections, "max-connections", 10_000, "most client connections")
+	addAccessFlags(flags, &g.Access)
 	o.addTimeouts(flags)
 }
 
@@ -93,6 +95,7 @@ func (o *gatewayOptions) addTimeouts(flags *pflag.FlagSet) {
 	t := &o.gateway.Timeouts
 	flags.DurationVar(&t.Lookup, "lookup-timeout", 5*time.Millisecond, "longest wait for the index")
 	flags.DurationVar(&t.Tokenize, "tokenize-timeout", 100*time.Millisecond, "longest wait for a tokenizer")
+	flags.DurationVar(&t.HeaderRead, "header-read-timeout", 10*time.Second, "longest time to read the headers of a request")
 	flags.DurationVar(&t.BodyRead, "body-read-timeout", 60*time.Second, "longest time to read a request body")
 	flags.DurationVar(&t.FirstByte, "first-byte-timeout", 300*time.Second, "longest wait for an answer to begin")
 	flags.DurationVar(&t.Idle, "idle-timeout", 120*time.Second, "longest pause within an answer")

@@ -4,7 +4,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -20,6 +24,11 @@ func TestGatewayCommandRefusesWrongFlags(t *testing.T) {
 		"an unknown tokenizer":    {[]string{"--tokenizer", "magic"}, `tokenizer "magic"`},
 		"a token in the open":     {[]string{"--index", "index.example:9090", "--token-file", "t"}, "a token needs TLS or loopback"},
 		"the same by a resolver":  {[]string{"--index", "dns:///index.example:9090", "--token-file", "t"}, "a token needs TLS or loopback"},
+		"administration for all":  {[]string{"--admin-listen", ":0"}, "expected loopback"},
+		"a salt of no kind":       {[]string{"--tenant-salt", "sea"}, "off or derive"},
+		"half a certificate":      {[]string{"--tls-cert-file", "x"}, "TLS needs both"},
+		"keys that are not there": {[]string{"--api-keys-file", "/none"}, "/none"},
+		"a key that is no flag":   {[]string{"key", "add", "--tenant", "a"}, "both are needed"},
 		"a missing authority":     {[]string{"--index", "127.0.0.1:9090", "--server-ca-file", "/none"}, "/none"},
 	}
 	for name, tc := range tests {
@@ -33,5 +42,27 @@ func TestGatewayCommandRefusesWrongFlags(t *testing.T) {
 				t.Errorf("stderr %q, want it to name %q", stderr.String(), tc.want)
 			}
 		})
+	}
+}
+
+func TestGatewayKeyAddPrintsTheKeyOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	var stdout, stderr bytes.Buffer
+	c := &cli{stdout: &stdout, stderr: &stderr}
+	args := []string{"gateway", "key", "add", "--file", file, "--tenant", "team-a", "--limits", "inflight=2"}
+	if code := c.run(t.Context(), args); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	key := strings.TrimSpace(stdout.String())
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(key))
+	if want := hex.EncodeToString(sum[:]) + " team-a inflight=2\n"; string(text) != want {
+		t.Errorf("file %q, want %q", text, want)
+	}
+	if strings.Contains(stderr.String(), key) {
+		t.Error("the key went to the log")
 	}
 }

@@ -179,6 +179,9 @@ func (x *exchange) resolveModel() *apiError {
 // reject answers with an error of the gateway's own.
 func (x *exchange) reject(fault *apiError) {
 	x.gateway.metrics.countRejection(fault)
+	if x.body == nil {
+		x.refuseBody()
+	}
 	fault.write(x.writer)
 }
 

@@ -89,7 +89,7 @@ const (
 	framingChunk
 	framingChunkEnd
 	framingTrailer
-	framingLost // the server will refuse what comes
+	framingLost // not HTTP/1, or the server will refuse what comes
 )
 
 // http2Preface is the first line of a connection that speaks HTTP/2.
@@ -191,6 +191,8 @@ func (f *framing) endLine(line string) {
 func (f *framing) headerLine(line string) {
 	switch {
 	case !f.started && line == "": // tolerated after a body
+	case !f.started && line == "PRI * HTTP/2.0":
+		f.state = framingLost // frames say their own length
 	case !f.started && line == http2Preface:
 		f.state = framingLost // frames have one length only
 	case !f.started:

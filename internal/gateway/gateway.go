@@ -166,9 +166,6 @@ func (g *Gateway) tokenizeEndpoints(name string) []tokenize.Endpoint {
 // maxStreams bounds the requests under way on one HTTP/2 connection.
 const maxStreams = 1000
 
-// headerReadTimeout bounds the time a client takes for its headers.
-const headerReadTimeout = 10 * time.Second
-
 func (g *Gateway) newServer(handler http.Handler) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -177,7 +174,7 @@ func (g *Gateway) newServer(handler http.Handler) *http.Server {
 		Handler:           handler,
 		Protocols:         &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: 30 * time.Second},
-		ReadHeaderTimeout: headerReadTimeout,
+		ReadHeaderTimeout: g.options.Timeouts.HeaderRead,
 		IdleTimeout:       120 * time.Second,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(g.logger.Handler(), slog.LevelDebug),

@@ -30,6 +30,10 @@ func (g *Gateway) dataHandler(trusted bool) http.Handler {
 	mux.Handle("/", unknown)
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		w.Header().Set(headerRequestID, rootID(request.Header, "req-"))
+		if request.ContentLength != 0 {
+			// Whoever reads the body: it may not take for ever.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.options.Timeouts.BodyRead))
+		}
 		// The mux would answer such paths with a redirect.
 		if path.Clean(request.URL.Path) != request.URL.Path {
 			unknown.ServeHTTP(w, request)

@@ -174,6 +174,7 @@ type fixture struct {
 	*gateway.Gateway
 	t        *testing.T
 	url      string
+	trusted  string // empty without a trusted listener
 	admin    string
 	registry *prometheus.Registry
 	logs     *logBuffer
@@ -241,6 +242,9 @@ func startUnready(t *testing.T, options gateway.Options) *fixture {
 	}
 	f.Gateway = g
 	f.url = "http://" + g.Addresses().Data.String()
+	if trusted := g.Addresses().Trusted; trusted != nil {
+		f.trusted = "http://" + trusted.String()
+	}
 	f.admin = "http://" + g.Addresses().Admin.String()
 	f.client = &http.Client{Transport: &http.Transport{}}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -25,16 +25,28 @@ var hopByHop = [...]string{
 }
 
 // controlHeaders are families of headers that steer routers or engines. A
-// family ends in "-" or "*" to stand for all names that begin like it.
+// family ends in "*" to stand for all names that begin like it.
 var controlHeaders = [...]string{
 	"x-inference-cache-*", "x-smg-*", "x-gateway-destination-endpoint*", "x-prefiller-*",
 	"x-data-parallel-rank", "x-dynamo-*", "x-session-id",
 }
 
+// innerHeaders of engines and of proxies before them tell about the inside:
+// traces, ids, addresses and where else to connect.
+var innerHeaders = [...]string{
+	"traceparent", "tracestate", "baggage", "b3", "x-b3-*", "x-trace-id", "x-correlation-id", "request-id",
+	"x-request-*", "uber-trace-id", "uberctx-*", "x-cloud-trace-context", "x-amzn-*", "x-datadog-*", "sentry-trace",
+	"x-ot-*", "server-timing", "server", "date", "via", "alt-svc", "location", "content-location", "refresh", "link",
+	"x-envoy-*", "x-served-by", "x-backend-*", "x-upstream-*", "x-worker-*", "x-engine-*", "x-replica-*", "x-routed-*",
+	"x-vllm-*", "x-sglang-*", "x-forwarded-*", "x-real-ip", "x-powered-by", "x-process-time",
+}
+
 // controlFamily returns the family a header belongs to, or "".
-func controlFamily(name string) string {
+func controlFamily(name string) string { return familyOf(name, controlHeaders[:]) }
+
+func familyOf(name string, families []string) string {
 	name = strings.ToLower(name)
-	for _, family := range controlHeaders {
+	for _, family := range families {
 		prefix, wild := strings.CutSuffix(family, "*")
 		if name == family || wild && strings.HasPrefix(name, prefix) {
 			return family
@@ -71,9 +83,9 @@ func engineHeader(client http.Header, engineID string, forwardAuthorization bool
 }
 
 // copyAnswerHeader copies an engine's headers for the client, without those
-// that concern the connection, steer routers, or are set by the gateway.
+// that concern the connection, steer routers, or tell about the inside.
 func copyAnswerHeader(to, from http.Header) {
-	dropped := map[string]bool{headerRequestID: true, "Date": true, "Server": true}
+	dropped := map[string]bool{}
 	for _, name := range hopByHop {
 		dropped[name] = true
 	}
@@ -83,7 +95,7 @@ func copyAnswerHeader(to, from http.Header) {
 		}
 	}
 	for name, values := range from {
-		if !dropped[name] && controlFamily(name) == "" {
+		if !dropped[name] && controlFamily(name) == "" && familyOf(name, innerHeaders[:]) == "" {
 			to[name] = values
 		}
 	}

@@ -124,7 +124,7 @@ func (g *Gateway) openListeners() error {
 // clientListener bounds connections and speaks TLS if that is on.
 func (g *Gateway) clientListener(listener net.Listener) net.Listener {
 	listener = netutil.LimitListener(listener, g.options.MaxConnections)
-	return &framingListener{listener, g.tls, headerReadTimeout}
+	return &framingListener{listener, g.tls, g.options.Timeouts.HeaderRead}
 }
 
 // operatorsOnly guards what tells about the requests of others: the caller

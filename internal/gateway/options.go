@@ -157,6 +157,9 @@ type Timeouts struct {
 	Lookup time.Duration
 	// Tokenize bounds one call of an engine's tokenizer; default 100ms.
 	Tokenize time.Duration
+	// HeaderRead bounds a TLS handshake, and reading the headers of a request;
+	// default 10s.
+	HeaderRead time.Duration
 	// BodyRead bounds reading a request body; default 60s.
 	BodyRead time.Duration
 	// FirstByte bounds the wait for an answer's first byte; default 300s.
@@ -194,6 +197,7 @@ func (o Options) withDefaults() Options {
 	defaults.Set(&o.MaxConnections, 10_000)
 	defaults.Set(&o.Timeouts.Lookup, 5*time.Millisecond)
 	defaults.Set(&o.Timeouts.Tokenize, 100*time.Millisecond)
+	defaults.Set(&o.Timeouts.HeaderRead, 10*time.Second)
 	defaults.Set(&o.Timeouts.BodyRead, 60*time.Second)
 	defaults.Set(&o.Timeouts.FirstByte, 300*time.Second)
 	defaults.Set(&o.Timeouts.Idle, 120*time.Second)

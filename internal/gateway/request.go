@@ -48,7 +48,6 @@ func (x *exchange) readBody() *apiError {
 	}
 	control := http.NewResponseController(x.writer)
 	_ = control.SetReadDeadline(time.Now().Add(options.Timeouts.BodyRead))
-	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
 
 	// A length is only a claim, so it does not reserve more than a little.
 	var body bytes.Buffer
@@ -61,8 +60,18 @@ func (x *exchange) readBody() *apiError {
 	case errors.Is(err, io.ErrUnexpectedEOF), err != nil:
 		return invalidRequest("", "the body ended early or came too slowly")
 	}
+	// Otherwise the deadline stays for what the server reads of the rest.
+	_ = control.SetReadDeadline(time.Time{})
 	x.body = body.Bytes()
 	return nil
+}
+
+// refuseBody keeps the server from reading a body nobody wants: it answers at
+// once and closes the connection after a moment.
+func (x *exchange) refuseBody() {
+	const moment = time.Second
+	x.writer.Header().Set("Connection", "close")
+	_ = http.NewResponseController(x.writer).SetReadDeadline(time.Now().Add(min(moment, x.gateway.options.Timeouts.BodyRead)))
 }
 
 func (x *exchange) bodyTooLarge() *apiError {

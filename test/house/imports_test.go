@@ -21,7 +21,8 @@ var layers = [][]string{
 	{"internal/defaults", "internal/livefile"},
 	{
 		"api/v1alpha1", "pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
-		"internal/ranking", "internal/breaker", "internal/admission", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/trace",
+		"internal/ranking", "internal/breaker", "internal/admission", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/testcert",
+		"internal/trace",
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
 	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
