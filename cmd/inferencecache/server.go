@@ -82,6 +82,10 @@ func (o *serverOptions) addIndexFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&x.ReplicaSilence, "replica-silence-timeout", time.Minute, "silence after which a replica that used to talk is left out; 0 is never")
 	flags.DurationVar(&x.AffinitySilence, "affinity-silence-timeout", 5*time.Second, "the same for affinity; 0 is never")
 	flags.IntVar(&o.server.IngestMaxKeys, "ingest-max-keys", 65_536, "most block keys in one update")
+	l := &o.server.ReplicaLimits
+	flags.Int64Var(&l.MaxEntries, "ingest-max-entries-per-replica", 0, "most entries of one replica and model; 0 is twice the median of the model's replicas, at least 100000, and -1 no bound")
+	flags.IntVar(&l.BlocksPerSecond, "ingest-max-blocks-per-second", 50_000, "most blocks a second of one replica; 0 is no bound")
+	flags.IntVar(&l.BurstBlocks, "ingest-burst-blocks", 500_000, "blocks a replica may send at once beyond that")
 	flags.BoolVar(&o.server.DiagnoseAdapter, "diagnose-adapter", false, "answer UNKNOWN_ADAPTER for an adapter nobody reported")
 	flags.DurationVar(&o.server.DiagnosticsGrace, "diagnostics-grace", 0, "how long after start the UNKNOWN_* codes are withheld")
 	flags.IntVar(&o.server.HotPrefixThreshold, "hot-prefix-threshold", 8, "answers in ten to twenty minutes that make a prefix hot")
@@ -126,7 +130,7 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	}
 	defer release()
 	options.Ranking = &o.knobs
-	zeroIsNever(&options.Metrics.MaxReplicas, &options.Calls.PerSecond, &options.Calls.Concurrent)
+	zeroIsNever(&options.Metrics.MaxReplicas, &options.Calls.PerSecond, &options.Calls.Concurrent, &options.ReplicaLimits.BlocksPerSecond)
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {
 		size, err := standalone.ParseByteSize(o.maxMemory)

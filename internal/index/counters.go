@@ -175,7 +175,7 @@ func (x *Index) Replica(tenant, model, replica string, nowMillis int64) (state R
 	if r == nil {
 		return state
 	}
-	state.Silent = r.isSilent(nowMillis)
+	state.Memberships, state.Silent = r.held.Load(), r.isSilent(nowMillis)
 	if s := r.stats.Load(); s != nil {
 		state.Stats, state.HasStats = *s, true
 	}

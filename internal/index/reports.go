@@ -85,6 +85,8 @@ type ServingRow struct {
 
 // ReplicaState is what is known of one replica and model apart from its keys.
 type ReplicaState struct {
+	// Memberships counts what it holds.
+	Memberships int64
 	// Stats is its row, when HasStats is set.
 	Stats    Stats
 	HasStats bool

@@ -3,6 +3,7 @@
 package ingest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,6 +19,9 @@ import (
 
 // farewellPatience bounds the sending of last frames to a publisher.
 const farewellPatience = time.Second
+
+// pauseSlice is how often a stream that has to wait is looked at.
+const pauseSlice = time.Second
 
 // phase says which data frames a stream may send next.
 type phase int
@@ -37,6 +41,8 @@ type conn struct {
 	server *SyncServer
 	out    *outbox
 	frames <-chan received
+	// ended is closed with the stream's context.
+	ended <-chan struct{}
 	// superseded is closed when another stream wants the session, left when
 	// this one has given it up.
 	superseded    chan struct{}
@@ -51,6 +57,8 @@ type conn struct {
 	phase    phase
 	received uint64
 	gone     bool
+	// bounded is set when the replica is held to Options.Limits.
+	bounded bool
 	// floorMillis is the earliest effective time of what comes next: effective
 	// times never fall within a session.
 	floorMillis int64
@@ -62,10 +70,12 @@ type conn struct {
 	stagedBlocks  uint64
 }
 
-func newConn(s *SyncServer, frames <-chan received) *conn {
+func newConn(ctx context.Context, s *SyncServer, frames <-chan received) *conn {
 	return &conn{
 		server:     s,
 		frames:     frames,
+		ended:      ctx.Done(),
+		bounded:    s.options.Limits.bounds(ctx),
 		superseded: make(chan struct{}),
 		left:       make(chan struct{}),
 		resyncs:    make(chan ResyncReason, 1),
@@ -118,9 +128,13 @@ func (c *conn) leave() {
 func (c *conn) serve() error {
 	silence := time.NewTimer(c.server.options.SilenceTimeout)
 	defer silence.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	var frames <-chan received // nil while the publisher has to wait
+	ended := c.ended           // nil while it has not
 	for {
 		select {
-		case r := <-c.frames:
+		case r := <-frames:
 			if r.err != nil {
 				if errors.Is(r.err, io.EOF) {
 					return nil
@@ -135,6 +149,21 @@ func (c *conn) serve() error {
 			if reject != nil || end {
 				return nil
 			}
+			if wait := c.debt(); wait > 0 {
+				frames, ended = nil, c.ended
+				pause.Reset(min(wait, pauseSlice))
+				c.server.options.Metrics.throttled.Inc()
+			}
+		case <-pause.C:
+			if wait := c.debt(); wait > 0 {
+				c.waited()
+				silence.Reset(c.server.options.SilenceTimeout)
+				pause.Reset(min(wait, pauseSlice))
+				continue
+			}
+			frames, ended = c.frames, nil
+		case <-ended:
+			return status.Error(codes.Canceled, "publisher is gone")
 		case reason := <-c.resyncs:
 			if c.phase == following {
 				c.requestResync(reason)
@@ -148,6 +177,20 @@ func (c *conn) serve() error {
 			return errDraining
 		}
 	}
+}
+
+// debt is how long the publisher has to wait.
+func (c *conn) debt() time.Duration {
+	if !c.bounded {
+		return 0
+	}
+	return c.server.options.Limits.debt(c.scope.Tenant, c.replica)
+}
+
+// waited counts as a sign of life: only the server keeps the publisher quiet.
+func (c *conn) waited() {
+	c.heard()
+	c.session.beatMillis.Store(c.server.options.Now().UnixMilli())
 }
 
 // handle processes one frame. end is set when the publisher took leave.

@@ -24,6 +24,8 @@ type Options struct {
 	ReservedTenant string
 	// Authorizer decides who may write; nil allows everything.
 	Authorizer Authorizer
+	// Limits bound what one replica may write; nil bounds nothing.
+	Limits *Limits
 	// Metrics is shared between a Contract and a SyncServer; nil counts
 	// nowhere.
 	Metrics *Metrics
@@ -112,6 +114,7 @@ func (c *Contract) Update(ctx context.Context, u *pb.CacheStateUpdate) Result {
 		replica:  u.GetReplicaId(),
 		now:      c.options.Now(),
 	}
+	w.bounded = c.options.Limits.bounds(ctx)
 	return w.run(ctx)
 }
 

@@ -101,12 +101,18 @@ func (c *conn) stage(chunk *pb.SnapshotChunk) (dropped int, reject *pb.SyncRejec
 		blocks += len(run.GetKeys())
 	}
 	c.stagedBlocks += uint64(blocks)
+	c.charge(blocks)
 	if c.stagedBlocks > uint64(c.server.options.MaxSnapshotBlocks) {
 		c.dropSnapshot(snapshotRejected)
 		c.phase = awaiting
 		return 0, &pb.SyncReject{Reason: rejectLimit, Message: "snapshot has too many blocks", RetryAfterMs: 60_000}
 	}
 	room := c.server.options.MaxKeys
+	if c.full(int64(c.stagedBlocks)) {
+		c.server.metrics.drop(ReasonReplicaLimit)
+		c.session.staged.Store(int64(c.stagedBlocks))
+		return len(chunk.GetStored()), nil
+	}
 	for _, run := range chunk.GetStored() {
 		op, ok := c.storeOp(run, &room)
 		if !ok {
@@ -148,7 +154,14 @@ func (c *conn) delta(delta *pb.SyncDelta) (dropped int) {
 	m.observeLag(delta.GetTimestampUs(), now.UnixMicro())
 	room := c.server.options.MaxKeys
 	ops := make([]index.Op, 0, len(delta.GetOps()))
+	c.charge(blocksOf(delta))
+	full := c.bounded && c.full(c.server.options.Limits.held(c.scope, c.replica)+1)
 	for _, o := range delta.GetOps() {
+		if full && o.GetStored() != nil {
+			c.server.metrics.drop(ReasonReplicaLimit)
+			dropped++
+			continue
+		}
 		op, ok := c.op(o, &room)
 		if !ok {
 			dropped++
@@ -157,6 +170,25 @@ func (c *conn) delta(delta *pb.SyncDelta) (dropped int) {
 		ops = append(ops, op)
 	}
 	return dropped + c.apply(c.effective(delta.GetTimestampUs(), now), now.UnixMilli(), ops)
+}
+
+// charge counts blocks towards the replica's rate.
+func (c *conn) charge(blocks int) {
+	if c.bounded {
+		c.server.options.Limits.charge(c.scope.Tenant, c.replica, blocks)
+	}
+}
+
+// full reports whether the replica may not hold this many blocks.
+func (c *conn) full(blocks int64) bool {
+	return c.bounded && c.server.options.Limits.full(c.scope, blocks)
+}
+
+func blocksOf(delta *pb.SyncDelta) (blocks int) {
+	for _, o := range delta.GetOps() {
+		blocks += len(o.GetStored().GetKeys()) + len(o.GetRemoved().GetKeys())
+	}
+	return blocks
 }
 
 func (c *conn) apply(at, nowMillis int64, ops []index.Op) (dropped int) {

@@ -42,6 +42,7 @@ type Metrics struct {
 	lag, apply               *prometheus.HistogramVec
 	streams                  *prometheus.GaugeVec
 	denied                   *prometheus.CounterVec
+	throttled                prometheus.Counter
 
 	snapshots       *prometheus.CounterVec
 	snapshotSeconds prometheus.Histogram
@@ -74,6 +75,9 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}))
 	m.gaps = register(m, prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "inferencecache_sync_gaps_total", Help: "Gaps in the sequence of a session.",
+	}))
+	m.throttled = register(m, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "inferencecache_sync_throttled_total", Help: "Pauses of publishers that send more than their rate.",
 	}))
 	m.missedFrames = register(m, prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "inferencecache_sync_missed_frames_total", Help: "Frames missing in gaps.",

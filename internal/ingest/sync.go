@@ -114,6 +114,9 @@ func NewSyncServer(x *index.Index, options SyncOptions) *SyncServer {
 		registry: newRegistry(options),
 		draining: make(chan struct{}),
 	}
+	if options.Limits != nil {
+		options.Limits.announced = s.registry.eachAnnounced
+	}
 	register(options.Metrics, &syncCollector{server: s})
 	return s
 }
@@ -155,7 +158,7 @@ func (s *SyncServer) Sync(stream pb.CacheSync_SyncServer) error {
 	if reject := s.checkHello(stream.Context(), hello); reject != nil {
 		return stream.Send(rejectFrame(reject))
 	}
-	c := newConn(s, frames)
+	c := newConn(stream.Context(), s, frames)
 	admission, reject, err := s.registry.attach(stream.Context(), c, hello)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ type updateWriter struct {
 	replica  string
 	now      time.Time
 	at       int64
+	bounded  bool
 	result   Result
 }
 
@@ -91,7 +92,32 @@ func (w *updateWriter) writePrefixes() {
 		}
 		builder.entry(entry, adapter)
 	}
+	if reason := w.overLimit(builder.ops); reason != "" {
+		w.drop(reason)
+		return
+	}
 	w.apply(builder.ops)
+}
+
+// overLimit says which bound of the replica keeps the prefixes out, or "". One
+// that is reached within an update counts from the next.
+func (w *updateWriter) overLimit(ops []index.Op) Reason {
+	if !w.bounded || len(ops) == 0 {
+		return ""
+	}
+	limits := w.contract.options.Limits
+	if limits.debt(w.scope.Tenant, w.replica) > 0 {
+		return ReasonRateLimit
+	}
+	blocks := 0
+	for i := range ops {
+		blocks += ops[i].Keys.Len()
+	}
+	limits.charge(w.scope.Tenant, w.replica, blocks)
+	if limits.full(w.scope, limits.held(w.scope, w.replica)+1) {
+		return ReasonReplicaLimit
+	}
+	return ""
 }
 
 // unreachable says why no lookup could ever return the prefixes, or "".

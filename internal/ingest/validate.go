@@ -35,6 +35,8 @@ const (
 	ReasonTimestampNegative   Reason = "timestamp_negative"
 	ReasonUnauthorized        Reason = "unauthorized"
 	ReasonScopeLimit          Reason = "scope_limit"
+	ReasonReplicaLimit        Reason = "replica_limit"
+	ReasonRateLimit           Reason = "rate_limit"
 	ReasonStaleSequence       Reason = "stale_sequence"
 	ReasonIncarnationMismatch Reason = "incarnation_mismatch"
 )
@@ -46,6 +48,7 @@ var (
 		ReasonIDTooLong, ReasonIDInvalid, ReasonHashEmpty, ReasonHashTooLong, ReasonChainMismatch,
 		ReasonCountNegative, ReasonCountOverflow, ReasonUpdateTooLarge, ReasonTimestampExpired,
 		ReasonTimestampFuture, ReasonTimestampNegative, ReasonUnauthorized, ReasonScopeLimit,
+		ReasonReplicaLimit, ReasonRateLimit,
 	}
 	syncReasons = []Reason{ReasonStaleSequence, ReasonIncarnationMismatch}
 )

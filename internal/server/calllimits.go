@@ -129,6 +129,12 @@ func (l *callLimiter) bounds(ctx context.Context, fullMethod string) (callerID, 
 	if audienceOf(fullMethod) != AudienceLookup {
 		return callerID{}, false
 	}
+	return boundedCaller(ctx)
+}
+
+// boundedCaller returns who makes a call; false for calls of this process, and
+// of this machine without credentials, which nothing bounds.
+func boundedCaller(ctx context.Context) (callerID, bool) {
 	if who, _ := ctx.Value(callerKey{}).(caller); who.known {
 		return callerID{name: who.identity.Name, podUID: who.identity.PodUID}, true
 	}
@@ -138,6 +144,11 @@ func (l *callLimiter) bounds(ctx context.Context, fullMethod string) (callerID, 
 	}
 	address, loopback := sourceOf(p.Addr)
 	return callerID{address: address}, !loopback
+}
+
+func boundedProducer(ctx context.Context) bool {
+	_, bounded := boundedCaller(ctx)
+	return bounded
 }
 
 // unary is a server interceptor that runs after the guard.

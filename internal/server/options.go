@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/inferencecache/inference-cache/internal/defaults"
+	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/lookup"
 	"github.com/inferencecache/inference-cache/internal/ranking"
 )
@@ -75,6 +76,9 @@ type Options struct {
 	StreamMetricsInterval time.Duration
 	// IngestMaxKeys bounds the block keys of one update; default 65,536.
 	IngestMaxKeys int
+	// ReplicaLimits bound what one replica may write. Replicas in this
+	// process, or on this machine without credentials, are not bounded.
+	ReplicaLimits ingest.LimitOptions
 	// Auth decides who may call gRPC; default everyone.
 	Auth AuthOptions
 

@@ -32,6 +32,7 @@ type Server struct {
 	decider  *lookup.Decider
 	ingest   *ingest.Contract
 	sync     *ingest.SyncServer
+	limits   *ingest.Limits
 	guard    *callGuard // nil without authentication
 	callers  *callLimiter
 	process  *processMetrics
@@ -165,6 +166,10 @@ func (s *Server) newIngest(f family) (err error) {
 	if s.guard != nil {
 		options.Authorizer = s.guard
 	}
+	limits := s.options.ReplicaLimits
+	limits.Bounds, limits.Now = boundedProducer, s.options.Now
+	s.limits = ingest.NewLimits(s.index, limits)
+	options.Limits = s.limits
 	s.observers.streams = options.Metrics
 	s.ingest = ingest.NewContract(s.index, options)
 	s.sync = ingest.NewSyncServer(s.index, ingest.SyncOptions{
