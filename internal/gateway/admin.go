@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// AdminHandler serves /healthz, /readyz, /metrics, /debug/state and
-// /debug/explain. It is what AdminListen serves, for use on another listener.
+// AdminHandler serves /healthz, /readyz, /metrics, /debug/state, /debug/trace
+// and /debug/explain. It is what AdminListen serves, for use on another listener.
 // With an admin token, all but the first two ask for it.
 func (g *Gateway) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
@@ -29,6 +29,10 @@ func (g *Gateway) AdminHandler() http.Handler {
 	}
 	mux.HandleFunc("GET /metrics", metrics)
 	mux.HandleFunc("GET /debug/state", g.operatorsOnly(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, g.State()) }))
+	mux.HandleFunc("GET /debug/trace", g.operatorsOnly(g.serveTrace))
+	if g.options.Profiling {
+		g.addProfiles(mux)
+	}
 	mux.HandleFunc("POST /debug/explain", g.operatorsOnly(g.serveExplain))
 	return mux
 }

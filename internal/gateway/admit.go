@@ -38,8 +38,8 @@ func (o *Options) admission() admission.Settings {
 }
 
 // Apply makes the gateway go on with other options. Replicas, Policy, Fallback,
-// MaxInflight, QueueLimit, Timeouts.Queue, ShedTTFT and HedgePercentile take
-// effect, all others need a new gateway. On an error, which is an ErrOptions,
+// MaxInflight, QueueLimit, Timeouts.Queue, ShedTTFT, HedgePercentile and
+// Trace.Switches take effect, all others need a new gateway. On an error, which is an ErrOptions,
 // nothing changes.
 func (g *Gateway) Apply(options Options) error {
 	options = options.withDefaults()
@@ -54,6 +54,9 @@ func (g *Gateway) Apply(options Options) error {
 	defer g.applying.Unlock()
 	if err := g.SetReplicas(options.Replicas); err != nil {
 		return err
+	}
+	if err := g.trace.Set(options.Trace.Switches); err != nil {
+		return fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	before := g.live.Swap(options.live())
 	if before.policy != options.Policy || before.fallback != options.Fallback {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/routing"
+	"github.com/inferencecache/inference-cache/internal/trace"
 )
 
 // Kinds of failed attempts.
@@ -43,9 +44,12 @@ type attempt struct {
 	uncut func() bool
 	// decision is what led to it.
 	decision routing.Decision
-	cancel   context.CancelCauseFunc
-	ctx      context.Context
-	timer    *time.Timer
+	// trace records it under dispatchID.
+	trace      *trace.Attempt
+	dispatchID string
+	cancel     context.CancelCauseFunc
+	ctx        context.Context
+	timer      *time.Timer
 
 	// response is nil if there was none. first is the beginning of its body
 	// in buffer, and ended says that there is no more.
@@ -68,7 +72,9 @@ func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 	for number := 1; ; number++ {
 		guard := x.decide(request)
 		if guard == nil {
-			x.giveUp(last, x.noReplica())
+			fault := x.noReplica()
+			x.traceNotPlaced(fault)
+			x.giveUp(last, fault)
 			return
 		}
 		x.discard(last)
@@ -88,7 +94,9 @@ func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 			return
 		}
 		x.noteFailure(ctx, last)
-		if !x.mayRetry(ctx, last, number) || !backoff(ctx, number) {
+		retry, wait := x.mayRetry(ctx, last, number), backoffTime(number)
+		x.traceFailure(ctx, last, retry, wait)
+		if !retry || !pause(ctx, wait) {
 			x.giveUp(last, last.fault)
 			return
 		}
@@ -99,7 +107,7 @@ func (x *exchange) dispatch(ctx context.Context, request *routing.Request) {
 
 // newAttempt prepares a try at the replica of guard.
 func (x *exchange) newAttempt(ctx context.Context, guard *routing.Guard) *attempt {
-	a := &attempt{guard: guard, decision: x.decision}
+	a := &attempt{guard: guard, decision: x.decision, trace: x.tracing.attempt, dispatchID: trace.NewID(time.Now())}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	a.timer = time.AfterFunc(x.gateway.options.Timeouts.FirstByte, func() { a.cancel(errFirstByte) })
 	return a
@@ -115,7 +123,8 @@ func (x *exchange) run(a *attempt) {
 	}
 	a.upstream = u
 	a.uncut = context.AfterFunc(u.cutting, func() { a.cancel(errDrained) })
-	response, err := x.send(a.ctx, u)
+	x.traceDispatch(a)
+	response, err := x.send(a, u)
 	if err != nil {
 		a.fail(err)
 		return
@@ -145,16 +154,15 @@ func readSome(r io.Reader, p []byte) (int, error) {
 }
 
 // engineRequest builds the request to a replica.
-func (x *exchange) engineRequest(ctx context.Context, u *upstream) *http.Request {
+func (x *exchange) engineRequest(ctx context.Context, a *attempt, u *upstream) *http.Request {
 	g := x.gateway
 	body := u.pinned(x.body)
-	engineID := x.rootID + "-" + newDispatchID(time.Now())
 	target := *u.base
 	target.Path = x.route.path
 	request := &http.Request{
 		Method: http.MethodPost, URL: &target, Host: target.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        engineHeader(x.request.Header, engineID, g.options.ForwardAuthorization),
+		Header:        engineHeader(x.request.Header, x.engineID(a), g.options.ForwardAuthorization),
 		ContentLength: int64(len(body)),
 		Body:          io.NopCloser(bytes.NewReader(body)),
 		// With it, the transport resends on a fresh connection when an idle
@@ -163,6 +171,7 @@ func (x *exchange) engineRequest(ctx context.Context, u *upstream) *http.Request
 			return io.NopCloser(bytes.NewReader(body)), nil
 		},
 	}
+	a.trace.Inject(request.Header)
 	if u.Rank != nil {
 		request.Header[headerRank] = []string{strconv.Itoa(*u.Rank)}
 	}

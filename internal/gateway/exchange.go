@@ -13,6 +13,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
+	"github.com/inferencecache/inference-cache/internal/trace"
 )
 
 // route is an endpoint that is passed on to engines.
@@ -76,6 +77,9 @@ type exchange struct {
 	usageAdded bool
 	// decision is the one of the latest attempt.
 	decision routing.Decision
+	// relayed is the answer that went to the client; nil if none did.
+	relayed *relay
+	tracing tracing
 	// attempts are those that run beside this goroutine.
 	attempts sync.WaitGroup
 }
@@ -84,8 +88,14 @@ type exchange struct {
 func (g *Gateway) serveRoute(r *route, trusted bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, request *http.Request) {
 		x := &exchange{
-			gateway: g, writer: w, request: request, route: r, trusted: trusted,
-			rootID: rootID(request.Header, r.idPrefix), started: time.Now(),
+			gateway: g, writer: w, request: request, route: r, trusted: trusted, started: time.Now(),
+		}
+		root := g.rootIDOf(request.Header, r.idPrefix)
+		x.rootID = root.id
+		x.beginTrace(&root)
+		defer x.tracing.request.End()
+		if recorder, ok := w.(*statusRecorder); ok {
+			recorder.exchange = x
 		}
 		w.Header().Set(headerRequestID, x.rootID)
 		ctx, cancel := context.WithCancelCause(request.Context())
@@ -102,12 +112,14 @@ func (x *exchange) serve(ctx context.Context) {
 		return
 	}
 	g.budget.request(x.started)
+	x.tracing.phase = trace.PhaseAcquire
 	ticket, fault := x.admit(ctx)
 	if fault != nil {
 		x.reject(fault)
 		return
 	}
 	defer ticket.Leave()
+	x.tracing.phase = trace.PhaseIngress
 	fault = x.readBody()
 	if fault == nil {
 		fault = x.parseBody()
@@ -116,6 +128,7 @@ func (x *exchange) serve(ctx context.Context) {
 	if fault == nil {
 		fault = x.resolveModel()
 	}
+	x.traceBody()
 	if fault == nil {
 		fault = x.saltBody()
 	}
@@ -182,6 +195,7 @@ func (x *exchange) reject(fault *apiError) {
 	if x.body == nil {
 		x.refuseBody()
 	}
+	x.traceRejection(fault)
 	fault.write(x.writer)
 }
 
@@ -213,6 +227,7 @@ func (x *exchange) noteDecision(request *routing.Request, decision routing.Decis
 	m := x.gateway.metrics
 	m.selectSeconds.Observe(time.Since(request.Now).Seconds())
 	x.decision = decision
+	x.traceDecision(request, &decision)
 	x.noteTarget(&decision)
 	branch := decision.Prediction.Branch
 	if branch == "" {

@@ -21,6 +21,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/livefile"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
+	"github.com/inferencecache/inference-cache/internal/trace"
 )
 
 // Gateway is the proxy. It is safe for concurrent use.
@@ -58,7 +59,10 @@ type Gateway struct {
 	// findings limits warnings about a wrong configuration.
 	findings     *limiter
 	readyChanged notifier
-	inflight     atomic.Int64
+	trace        *trace.Recorder
+	// accessLog is nil when off.
+	accessLog *trace.Lines
+	inflight  atomic.Int64
 	// streams counts streamed requests that may be asked for usage.
 	streams atomic.Uint64
 
@@ -125,6 +129,10 @@ func New(options Options) (*Gateway, error) {
 		return nil, err
 	}
 	options.Registry.MustRegister(newCollector(g))
+	g.openAccessLog()
+	if err := g.openTrace(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
 	g.data = g.newServer(g.dataHandler(false))
 	g.trusted = g.newServer(g.dataHandler(true))
 	g.admin = g.newServer(g.AdminHandler())
@@ -215,6 +223,10 @@ func (g *Gateway) startWatching() {
 	g.roster.changing.Lock()
 	defer g.roster.changing.Unlock()
 	g.watching = ctx
+	g.tasks.Go(func() { g.trace.Run(ctx) })
+	if g.accessLog != nil {
+		g.tasks.Go(func() { g.accessLog.Run(ctx) })
+	}
 	for _, u := range g.roster.all() {
 		g.firstChecks.Add(1)
 		once := sync.OnceFunc(g.firstChecks.Done)

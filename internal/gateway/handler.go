@@ -29,7 +29,7 @@ func (g *Gateway) dataHandler(trusted bool) http.Handler {
 	})
 	mux.Handle("/", unknown)
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		w.Header().Set(headerRequestID, rootID(request.Header, "req-"))
+		w.Header().Set(headerRequestID, g.rootIDOf(request.Header, "req-").id)
 		if request.ContentLength != 0 {
 			// Whoever reads the body: it may not take for ever.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.options.Timeouts.BodyRead))
@@ -69,6 +69,7 @@ func (g *Gateway) instrument(endpoint string, next http.HandlerFunc) http.Handle
 				cause = http.ErrAbortHandler
 			}
 			g.metrics.requests.WithLabelValues(endpoint, strconv.Itoa(recorder.code())).Inc()
+			g.logAccess(endpoint, request, recorder, begin)
 			if cause != nil {
 				panic(cause)
 			}
@@ -90,6 +91,9 @@ func (g *Gateway) panicked(recorder *statusRecorder, cause any) {
 type statusRecorder struct {
 	http.ResponseWriter
 	status int
+	bytes  int64
+	// exchange is nil for what engines do not answer.
+	exchange *exchange
 }
 
 func (r *statusRecorder) WriteHeader(status int) {
@@ -103,7 +107,9 @@ func (r *statusRecorder) Write(p []byte) (int, error) {
 	if r.status == 0 {
 		r.status = http.StatusOK
 	}
-	return r.ResponseWriter.Write(p)
+	n, err := r.ResponseWriter.Write(p)
+	r.bytes += int64(n)
+	return n, err
 }
 
 // Unwrap lets http.ResponseController reach the connection.

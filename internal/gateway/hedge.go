@@ -157,12 +157,14 @@ func (x *exchange) settle(ctx context.Context, first, second *attempt, done <-ch
 	}
 	if winner.kind != "" {
 		x.noteFailure(ctx, winner)
+		x.traceFailure(ctx, winner, true, 0)
 		x.discard(winner)
 		winner = <-done
 	} else {
 		loser.cancel(errHedged)
 		<-done // it returns at once
 		loser.guard.End(time.Now(), routing.Ignored)
+		x.traceFailure(ctx, loser, false, 0)
 		x.discard(loser)
 	}
 	result := hedgeLost

@@ -83,13 +83,6 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-func TestDispatchIDs(t *testing.T) {
-	id := newDispatchID(time.UnixMilli(0x0123456789ab))
-	if !strings.HasPrefix(id, "01234567-89ab-7") || len(id) != 36 || !strings.ContainsAny(id[19:20], "89ab") {
-		t.Errorf("%s is no version 7 UUID of that time", id)
-	}
-}
-
 func TestUsageReader(t *testing.T) {
 	tests := map[string]struct {
 		answer string

@@ -85,7 +85,7 @@ func (c *indexClient) ask(ctx context.Context, p pool, adapter string, ttftMilli
 	trial, ok := c.admit()
 	if !ok {
 		c.metrics.lookups.WithLabelValues(reasonBreakerOpen).Inc()
-		hint.Without = routing.BranchNoHint
+		hint.Without, hint.Down = routing.BranchNoHint, true
 		return hint
 	}
 	counts := make([]int32, len(keys))
@@ -104,7 +104,9 @@ func (c *indexClient) ask(ctx context.Context, p pool, adapter string, ttftMilli
 		BlockHashes: fingerprint.Wire(keys), BlockTokenCounts: counts,
 	})
 	took := time.Since(begin)
+	hint.Took = took
 	if err != nil || answer == nil {
+		hint.Down = true
 		hint.Without = c.failed(ctx, callCtx, trial, took)
 		return hint
 	}

@@ -93,6 +93,7 @@ type metrics struct {
 	tokenize        *prometheus.CounterVec // source, result
 	tokenizeSeconds *prometheus.HistogramVec
 	panics          *prometheus.CounterVec // component
+	accessDropped   prometheus.Counter
 }
 
 func newMetrics(registry *prometheus.Registry) *metrics {
@@ -133,6 +134,7 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		tokenize:        plain.counters("gateway_tokenize_total", "Prompts tokenized.", "source", "result"),
 		tokenizeSeconds: plain.histograms("gateway_tokenize_seconds", "Time to tokenize a prompt.", lagBuckets, "source"),
 		panics:          plain.counters("panics_total", "Recovered panics.", "component"),
+		accessDropped:   plain.counter("gateway_access_log_dropped_total", "Lines that did not reach the access log."),
 	}
 	m.createClosedSets()
 	build := version.Get()
@@ -236,6 +238,12 @@ func (f factory) counters(name, help string, labels ...string) *prometheus.Count
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	f.registerer.MustRegister(v)
 	return v
+}
+
+func (f factory) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+	f.registerer.MustRegister(c)
+	return c
 }
 
 func (f factory) gauges(name, help string, labels ...string) *prometheus.GaugeVec {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/engines"
+	"github.com/inferencecache/inference-cache/internal/trace"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
@@ -147,6 +148,15 @@ type Options struct {
 	Registry *prometheus.Registry
 	// Logger takes the logs; default none.
 	Logger *slog.Logger
+	// Trace says what becomes of the record of each decision.
+	Trace Trace
+	// AccessLog takes a line of JSON for each request; default none.
+	AccessLog trace.LineSink
+	// RequestIDHeaders may carry the id of a request, the first present counts;
+	// default x-request-id, x-correlation-id, x-trace-id and request-id.
+	RequestIDHeaders []string
+	// Profiling serves /debug/pprof/ on the admin address; default false.
+	Profiling bool
 	// Resolver finds the addresses of replicas' names; default the system's.
 	Resolver *net.Resolver
 }
@@ -229,6 +239,9 @@ func (o *Options) validate() error {
 		return fmt.Errorf("tokenizer %q: expected engine, ids or none", o.Tokenizer)
 	}
 	if err := o.Access.validate(o.AdminListen); err != nil {
+		return err
+	}
+	if err := o.Trace.Switches.Validate(); err != nil {
 		return err
 	}
 	return validateReplicas(o.Replicas)

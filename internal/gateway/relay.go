@@ -22,12 +22,15 @@ func (x *exchange) relay(a *attempt) {
 	copyAnswerHeader(header, a.response.Header)
 	header.Set(headerRequestID, x.rootID)
 	x.exposeDecision(header)
+	x.countUpstreamTrace(a.response.Header)
+	x.traceHeader(header, a.trace)
 	r := &relay{
 		exchange: x, attempt: a,
 		control: http.NewResponseController(x.writer),
 		events:  isEventStream(a.response.Header),
 		counts:  x.route.generates && a.response.StatusCode == http.StatusOK,
 	}
+	x.relayed = r
 	x.writer.WriteHeader(a.response.StatusCode)
 	defer func() { _ = r.control.SetWriteDeadline(time.Time{}) }()
 	err := r.run()
@@ -43,6 +46,7 @@ func (x *exchange) relay(a *attempt) {
 	}
 	a.guard.End(time.Now(), outcome)
 	x.account(r)
+	x.traceOutcome(r, err)
 	if err != nil && !gone {
 		r.breakOff(err)
 	}
@@ -191,20 +195,27 @@ func (r *relay) breakOff(err error) {
 	if !r.events {
 		panic(http.ErrAbortHandler)
 	}
-	fault := upstreamFailed()
-	fault.message = "the replica failed in the middle of its answer"
-	switch {
-	case errors.Is(err, errShutdown):
-		fault = draining()
-	case errors.Is(err, errIdle), errors.Is(err, errFirstByte):
-		fault = upstreamTimeout()
-	}
+	fault := brokenAnswer(err)
 	event := []byte("data: ")
 	if r.midEvent {
 		event = []byte("\ndata: ")
 	}
 	event = append(append(event, fault.body()...), "\n\n"...)
 	_ = r.write(event)
+}
+
+// brokenAnswer is what a client is told of an answer that broke off.
+func brokenAnswer(err error) *apiError {
+	switch {
+	case errors.Is(err, errShutdown):
+		return draining()
+	case errors.Is(err, errIdle), errors.Is(err, errFirstByte):
+		return upstreamTimeout()
+	default:
+		fault := upstreamFailed()
+		fault.message = "the replica failed in the middle of its answer"
+		return fault
+	}
 }
 
 // account compares what was predicted with what the engine reports.

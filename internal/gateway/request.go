@@ -27,6 +27,8 @@ const maxReservedBytes = 256 << 10
 
 // fields are the members of a body that the gateway itself reads.
 type fields struct {
+	// callerID is the client's own id of the request.
+	callerID string
 	// trusted accepts forbiddenFields.
 	trusted bool
 	model   string
@@ -122,6 +124,10 @@ func (f *fields) set(key, value []byte) *apiError {
 	case "stream":
 		f.stream = bytes.Equal(value, []byte("true"))
 		ok = f.stream || isNull || bytes.Equal(value, []byte("false"))
+	case "rid", "request_id":
+		if id, isText := jsonscan.String(value); isText {
+			f.callerID = id
+		}
 	case "stream_options":
 		f.hasStreamOptions = true
 	case "cache_salt":

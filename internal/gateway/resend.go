@@ -3,7 +3,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -26,19 +25,20 @@ const (
 // send sends the request to a replica. When the pooled connection it was sent
 // on proves to be closed, it is sent once more on a new one: that says nothing
 // about the replica.
-func (x *exchange) send(ctx context.Context, u *upstream) (*http.Response, error) {
+func (x *exchange) send(a *attempt, u *upstream) (*http.Response, error) {
+	ctx := a.ctx
 	pooled := false
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) { pooled = info.WasIdle && info.IdleTime >= staleIdle },
 	})
 	begin := time.Now()
-	response, err := u.transport.RoundTrip(x.engineRequest(traced, u))
+	response, err := u.transport.RoundTrip(x.engineRequest(traced, a, u))
 	if err == nil || !pooled || !isClosed(err) || ctx.Err() != nil || time.Since(begin) > staleWithin {
 		return response, err
 	}
 	x.gateway.metrics.resends.Inc()
 	u.transport.CloseIdleConnections() // the others are as old
-	return u.transport.RoundTrip(x.engineRequest(ctx, u))
+	return u.transport.RoundTrip(x.engineRequest(ctx, a, u))
 }
 
 // isClosed says whether an error means that the other end closed the

@@ -70,15 +70,18 @@ func (b *retryBudget) currentLocked(now time.Time) int {
 	return i
 }
 
-// backoff waits before attempt (1 = the first retry). False means that ctx
-// ended.
-func backoff(ctx context.Context, attempt int) bool {
+// backoffTime is the wait before an attempt (1 = the first retry).
+func backoffTime(attempt int) time.Duration {
 	wait := float64(firstBackoff)
 	for range attempt - 1 {
 		wait *= backoffFactor
 	}
-	wait = min(wait, float64(maxBackoff)) * (1 + backoffJitter*(2*rand.Float64()-1))
-	timer := time.NewTimer(time.Duration(wait))
+	return time.Duration(min(wait, float64(maxBackoff)) * (1 + backoffJitter*(2*rand.Float64()-1)))
+}
+
+// pause waits. False means that ctx ended.
+func pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

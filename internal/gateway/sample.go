@@ -15,6 +15,9 @@ import (
 func (x *exchange) askForUsage() {
 	g := x.gateway
 	every := g.options.UsageSample
+	if every > 1 && g.trace.Switches().Outcome {
+		every = 1
+	}
 	if every < 1 || !x.route.generates || !x.fields.stream || x.fields.hasStreamOptions {
 		return
 	}

@@ -49,7 +49,7 @@ type steering struct {
 
 // identify finds out the caller of a request and counts control headers that
 // are not believed.
-func (g *Gateway) identify(ctx context.Context, request *http.Request, trusted bool) (Caller, *apiError) {
+func (g *Gateway) identify(ctx context.Context, request *http.Request, trusted bool) (Caller, caller.Method, *apiError) {
 	if !trusted {
 		g.metrics.countStripped(request.Header)
 	}
@@ -69,13 +69,13 @@ func (g *Gateway) identify(ctx context.Context, request *http.Request, trusted b
 		result, fault = authRefused, unauthenticated(err.Error())
 	}
 	g.metrics.authentications.WithLabelValues(string(method), result).Inc()
-	return found, fault
+	return found, method, fault
 }
 
 // admitted guards an endpoint that is answered here.
 func (g *Gateway) admitted(trusted bool, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, request *http.Request) {
-		if _, fault := g.identify(request.Context(), request, trusted); fault != nil {
+		if _, _, fault := g.identify(request.Context(), request, trusted); fault != nil {
 			g.metrics.countRejection(fault)
 			fault.write(w)
 			return
@@ -87,7 +87,10 @@ func (g *Gateway) admitted(trusted bool, next http.HandlerFunc) http.HandlerFunc
 // authenticate finds out the caller and, if it is trusted, what it asks for.
 func (x *exchange) authenticate(ctx context.Context) *apiError {
 	var fault *apiError
-	if x.caller, fault = x.gateway.identify(ctx, x.request, x.trusted); fault != nil || !x.trusted {
+	var method caller.Method
+	x.caller, method, fault = x.gateway.identify(ctx, x.request, x.trusted)
+	x.traceInbound(method)
+	if fault != nil || !x.trusted {
 		return fault
 	}
 	x.steering, fault = steeringOf(x.request.Header)

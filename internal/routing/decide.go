@@ -15,8 +15,8 @@ const memoryWeightSeconds = 0.15
 // maxUsage keeps the cost of a full cache finite.
 const maxUsage = 0.999
 
-// saturatedUsage is the cache usage from which a replica counts as saturated.
-const saturatedUsage = 0.95
+// SaturatedUsage is the cache usage from which a replica counts as saturated.
+const SaturatedUsage = 0.95
 
 // Decide chooses a replica and credits the request's load to it. The guard is
 // nil when no replica was eligible; otherwise the caller must end it.
@@ -48,7 +48,8 @@ func (f *Fleet) decideLocked(r *Request) (Decision, *member) {
 	f.considerLocked(r)
 	decision := Decision{Policy: f.options.Policy.Name(), TieBreak: TieNone}
 	f.placeEvidenceLocked(r, &decision)
-	f.saturateLocked(f.considered, f.eligible)
+	decision.InflightBound = f.saturateLocked(f.considered, f.eligible)
+	decision.ToleratedSeconds = f.options.ToleratedTTFT.Seconds()
 	chosen := -1
 	switch {
 	case len(f.eligible) == 0:
@@ -140,6 +141,7 @@ func (f *Fleet) askPolicyLocked(r *Request, decision *Decision) int {
 	decision.Origin, decision.TieBreak = choice.Origin, choice.TieBreak
 	decision.Prediction.Branch, decision.Prediction.Source = choice.Branch, choice.Source
 	decision.givenUpTokens = choice.GivenUpTokens
+	decision.Passed = choice.Passed
 	return f.eligible[choice.Index]
 }
 
@@ -176,6 +178,7 @@ func (f *Fleet) hintOutcomeLocked(r *Request, decision *Decision) HintOutcome {
 // recordLocked copies the most telling candidates into the decision.
 func (f *Fleet) recordLocked(decision *Decision, chosen int) {
 	decision.CandidatesTotal = len(f.considered)
+	decision.GatedTotal = len(f.considered) - len(f.eligible)
 	limit := min(len(f.considered), f.options.RecordLimit)
 	if limit == 0 {
 		return
@@ -215,21 +218,23 @@ func (f *Fleet) viewLocked(m *member, now time.Time) View {
 	return view
 }
 
-// saturateLocked sets Saturated of the candidates at the given positions.
-func (f *Fleet) saturateLocked(candidates []Candidate, positions []int) {
+// saturateLocked sets Saturated of the candidates at the given positions. It
+// returns the number of requests beyond which one is.
+func (f *Fleet) saturateLocked(candidates []Candidate, positions []int) (bound float64) {
 	total := 0
 	for _, i := range positions {
 		total += candidates[i].Inflight
 	}
 	average := float64(total+1) / float64(max(len(positions), 1))
-	bound := max(1.5*average, average+10)
+	bound = max(1.5*average, average+10)
 	tolerated := f.options.ToleratedTTFT.Seconds()
 	for _, i := range positions {
 		c := &candidates[i]
 		queued := float64(c.QueueTokens) > c.RateTokens*tolerated
-		full := float64(c.Inflight) > bound || c.UsageKnown && c.Usage >= saturatedUsage
+		full := float64(c.Inflight) > bound || c.UsageKnown && c.Usage >= SaturatedUsage
 		c.Saturated, c.QueuedOnly = queued || full, queued && !full
 	}
+	return bound
 }
 
 // wait estimates the seconds until the first token of a request that adds the

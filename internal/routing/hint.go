@@ -135,7 +135,11 @@ func (p *hint) followPrefix(s *Selection, best int) Choice {
 		return c.MatchedTokens > 0 && float64(c.MatchedTokens) >= float64(best)-slack
 	}
 	index, tie := bestHolder(s, func(c *Candidate) bool { return deep(c) && (!c.Saturated || c.QueuedOnly) })
-	if index >= 0 && s.At(index).WaitSeconds <= s.minWait()+p.margin(s.At(index)) {
+	var passed PassedOver
+	if index >= 0 {
+		passed = s.passedOver(index, PressureWait, s.At(index).WaitSeconds, s.minWait()+p.margin(s.At(index)))
+	}
+	if index >= 0 && passed.Observed <= passed.Limit {
 		if moved, ok := s.evenOut(index); ok {
 			return moved
 		}
@@ -148,7 +152,9 @@ func (p *hint) followPrefix(s *Selection, best int) Choice {
 	if deep(s.At(index)) {
 		return followed(s, index, tie)
 	}
-	return spilled(index, sourceOf(s, best), tie)
+	choice := spilled(index, sourceOf(s, best), tie)
+	choice.Passed = passed
+	return choice
 }
 
 // margin is the extra wait that a holder's prefix is worth: the time to compute
@@ -199,6 +205,7 @@ func (s *Selection) evenOut(holder int) (Choice, bool) {
 	}
 	moved := spilled(best, h.Source, TieLoad)
 	moved.GivenUpTokens = max(least, 0)
+	moved.Passed = s.passedOver(holder, PressureCrowd, h.Requests, crowdedShare*s.meanRequests+crowdedRequests)
 	return moved, true
 }
 

@@ -27,6 +27,8 @@ type Choice struct {
 	TieBreak TieBreak
 	// GivenUpTokens are computed again for the sake of an even load.
 	GivenUpTokens int
+	// Passed is the holder that a spill gave up, if it was not saturated.
+	Passed PassedOver
 }
 
 // Selection is what a policy sees: at least one eligible replica, sorted by

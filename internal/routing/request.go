@@ -46,6 +46,10 @@ type Hint struct {
 	Blind bool
 	// Scores are the named replicas, best first.
 	Scores []Score
+	// Down means that the index did not answer, or was not asked because it
+	// does not. Took is the time of the lookup; 0 when there was none.
+	Down bool
+	Took time.Duration
 	// BlockSize in tokens and RequestBlocks describe the keys looked up.
 	BlockSize, RequestBlocks int
 }
@@ -98,6 +102,13 @@ type Decision struct {
 	// order of id; CandidatesTotal counts those beyond the record limit too.
 	Candidates      []Candidate
 	CandidatesTotal int
+	// GatedTotal counts the candidates that were not eligible.
+	GatedTotal int
+	// Passed is the holder that a spill gave up, if it was not saturated.
+	Passed PassedOver
+	// More requests than InflightBound, more tokens waiting than take
+	// ToleratedSeconds, or a full cache saturate a candidate.
+	InflightBound, ToleratedSeconds float64
 
 	matchedTokens, givenUpTokens int
 	// followed is set where a sticky choice agrees with the hint.

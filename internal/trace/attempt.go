@@ -15,6 +15,7 @@ type Attempt struct {
 
 	// The rest is guarded by request.mu.
 	dispatchID Text
+	dispatch   *Record
 	choices    []Choice
 	total      int
 	cut        Truncated
@@ -74,7 +75,7 @@ func (a *Attempt) Dispatch(sent *Sent) {
 		body.EngineIDsTotal = Known(len(sent.IDs))
 	}
 	record.Dispatch, record.Truncated.IDs = body, cut
-	q.last = record
+	q.last, a.dispatch = record, record
 	a.startSpan(record, now)
 	q.emitLocked(record)
 }

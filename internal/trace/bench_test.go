@@ -40,7 +40,7 @@ func BenchmarkRequest(b *testing.B) {
 					choose(a, trace.RoleSingle, 8)
 					a.Dispatch(&trace.Sent{DispatchID: trace.NewID(now), IDs: []trace.EngineID{{ID: "e", Role: trace.RoleSingle}}})
 				}
-				_, _, _ = q.Header()
+				_, _, _ = q.Header(nil)
 				a.Outcome(&trace.Outcome{Status: 200})
 				q.End()
 			}

@@ -61,9 +61,9 @@ func headerOfLength(f *fixture, length int) (string, bool) {
 	bare := newFixture(f.t, trace.Switches{Header: trace.HeaderAny, MaxHeaderBytes: trace.MaxHeaderBytes})
 	own := f.Recorder
 	f.Recorder = bare.Recorder
-	_, shortest, _ := build(0).Header()
+	_, shortest, _ := build(0).Header(nil)
 	f.Recorder = own
-	_, value, ok := build(length - len(shortest)).Header()
+	_, value, ok := build(length - len(shortest)).Header(nil)
 	return value, ok
 }
 
@@ -105,7 +105,7 @@ func TestF03HeaderWhitelist(t *testing.T) {
 			s.Score(score)
 			s.End("secret", "index_hint", &trace.Details{DelegatedTo: "secret", LoadSource: "secret"})
 			send(a, "e1")
-			_, value, ok := q.Header()
+			_, value, ok := q.Header(nil)
 			if !ok {
 				t.Fatal("no header")
 			}
@@ -178,7 +178,7 @@ func TestF04NonASCIIRootID(t *testing.T) {
 	a := q.Attempt(0)
 	choose(a, trace.RoleSingle, 1)
 	send(a, "e")
-	_, value, ok := q.Header()
+	_, value, ok := q.Header(nil)
 	if !ok {
 		t.Fatal("the header is missing")
 	}
@@ -196,7 +196,7 @@ func TestF04NonASCIIRootID(t *testing.T) {
 	short := newFixture(t, trace.Switches{Header: trace.HeaderAny, MaxHeaderBytes: 10})
 	q = short.begin(root)
 	send(q.Attempt(0), "e")
-	if _, _, ok := q.Header(); ok {
+	if _, _, ok := q.Header(nil); ok {
 		t.Error("a header over its bound was given")
 	}
 	if got := short.value("header_omitted_total", "reason", "size"); got != 1 {
@@ -357,7 +357,7 @@ func TestF11OmissionsJoin(t *testing.T) {
 				ids = []string{strings.Repeat("x", 190), strings.Repeat("y", 190), strings.Repeat("z", 190)}
 			}
 			send(a, ids...)
-			if _, _, ok := q.Header(); ok == (i == 17) {
+			if _, _, ok := q.Header(nil); ok == (i == 17) {
 				t.Errorf("request %d: header %v", i, ok)
 			}
 		})

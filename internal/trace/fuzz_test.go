@@ -35,7 +35,7 @@ func FuzzTraceHeader(f *testing.F) {
 			s.End(replica, origin, &trace.Details{})
 		}
 		a.Dispatch(&trace.Sent{DispatchID: id, IDs: trace.EngineID{ID: id}.Children(n)})
-		_, value, ok := q.Header()
+		_, value, ok := q.Header(nil)
 		if !ok {
 			return
 		}

@@ -182,7 +182,7 @@ func TestHeaderWithManyIDsIsShortened(t *testing.T) {
 	f := newFixture(t, trace.Switches{Header: trace.HeaderAny})
 	q := f.begin("root")
 	send(q.Attempt(0), numbered(strings.Repeat("e", 100), 30)...)
-	_, value, ok := q.Header()
+	_, value, ok := q.Header(nil)
 	if !ok || strings.Count(value, "eee-") != 4 || !strings.Contains(value, `"engine_ids_complete":false`) {
 		t.Errorf("given %v: %s", ok, value)
 	}

@@ -105,37 +105,21 @@ func (r *Recorder) Epoch() string {
 	return r.epoch
 }
 
-// drainFor is how long Run waits for sinks after its context ended.
-const drainFor = time.Second
-
 // Run writes records until ctx ends, then those still waiting, and closes the
 // sinks. A sink that hangs is left behind after a second.
 func (r *Recorder) Run(ctx context.Context) {
 	if r == nil {
 		return
 	}
-	var workers sync.WaitGroup
-	for _, q := range []*queue{r.log, r.file} {
-		if q != nil {
-			workers.Go(func() { q.run(ctx, r) })
+	runBounded(ctx, func() {
+		var workers sync.WaitGroup
+		for _, q := range []*queue{r.log, r.file} {
+			if q != nil {
+				workers.Go(func() { q.run(ctx, r) })
+			}
 		}
-	}
-	done := make(chan struct{})
-	go func() {
 		workers.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return
-	case <-ctx.Done():
-	}
-	limit := time.NewTimer(drainFor)
-	defer limit.Stop()
-	select {
-	case <-done:
-	case <-limit.C:
-	}
+	})
 }
 
 // CountStripped counts trace headers of others that were removed.

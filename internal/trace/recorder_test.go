@@ -4,6 +4,7 @@ package trace_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func whole(r *trace.Recorder) {
 	a.Inject(nil)
 	a.Fail(&trace.Failed{})
 	a.Outcome(&trace.Outcome{})
-	_, _, _ = q.Header()
+	_, _, _ = q.Header(nil)
 	q.End()
 	r.CountStripped(trace.SideInbound, 1)
 }
@@ -174,7 +175,7 @@ func TestRecordsSurviveJSON(t *testing.T) {
 	send(a, "e")
 	a.Fail(&trace.Failed{Phase: trace.PhaseStream, ErrorCode: "x"})
 	a.Outcome(&trace.Outcome{Status: 200})
-	_, _, _ = q.Header()
+	_, _, _ = q.Header(nil)
 	records := f.written()
 	made := f.Requests(1, "")[0]
 	if len(made) != 4 || len(records) != 4 {
@@ -205,7 +206,7 @@ func TestConcurrentFanOut(t *testing.T) {
 				a.Fail(&trace.Failed{Phase: trace.PhaseStream})
 			}
 			a.Outcome(&trace.Outcome{Status: 200})
-			_, _, _ = q.Header()
+			_, _, _ = q.Header(nil)
 		})
 	}
 	legs.Go(func() {
@@ -223,5 +224,12 @@ func TestConcurrentFanOut(t *testing.T) {
 	}
 	if got := len(f.sink.records); got != 20 {
 		t.Errorf("%d records, want 8 dispatches, 4 failures, 8 outcomes", got)
+	}
+}
+
+func TestNewID(t *testing.T) {
+	id := trace.NewID(time.UnixMilli(0x0123456789ab))
+	if !strings.HasPrefix(id, "01234567-89ab-7") || len(id) != 36 || !strings.ContainsAny(id[19:20], "89ab") {
+		t.Errorf("%s is no version 7 UUID of that time", id)
 	}
 }

@@ -137,14 +137,18 @@ func (q *Request) emitLocked(record *Record) {
 	r.send(record, q.switches)
 }
 
-// Header returns the response header for the last dispatch. ok is false if the
-// client gets none; a header that it should have had is reported.
-func (q *Request) Header() (name, value string, ok bool) {
+// Header returns the response header for the given attempt, or for the last
+// dispatch of all if it is nil. ok is false if the client gets none; a header
+// that it should have had is reported.
+func (q *Request) Header(of *Attempt) (name, value string, ok bool) {
 	if q == nil {
 		return "", "", false
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if of != nil && of.dispatch != nil {
+		q.last = of.dispatch
+	}
 	byMode := q.switches.headerFor(q.trusted)
 	if q.last == nil || !byMode && !q.asked {
 		return "", "", false

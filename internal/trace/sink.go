@@ -5,6 +5,7 @@ package trace
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"time"
 )
@@ -49,21 +50,7 @@ func (q *queue) put(l line, m *metrics) bool {
 // run writes until ctx ends and nothing waits any more.
 func (q *queue) run(ctx context.Context, r *Recorder) {
 	defer func() { _ = q.sink.Close() }()
-	for {
-		select {
-		case l := <-q.lines:
-			q.write(l, r)
-		case <-ctx.Done():
-			for {
-				select {
-				case l := <-q.lines:
-					q.write(l, r)
-				default:
-					return
-				}
-			}
-		}
-	}
+	drain(ctx, q.lines, func(l line) { q.write(l, r) })
 }
 
 func (q *queue) write(l line, r *Recorder) {
@@ -114,3 +101,103 @@ func (s logSink) Write(record *Record, line []byte) error {
 
 // Close implements Sink.
 func (logSink) Close() error { return nil }
+
+// LineSink takes lines, one at a time. It may block, and may change what it is
+// given.
+type LineSink interface {
+	WriteLine(line []byte) error
+	Close() error
+}
+
+// Lines hands lines to a sink that may be slow. Lines that it cannot take in
+// time are dropped. It is safe for concurrent use.
+type Lines struct {
+	sink    LineSink
+	lines   chan []byte
+	dropped func()
+}
+
+// NewLines returns lines that Run writes. dropped is called for each one lost.
+func NewLines(sink LineSink, dropped func()) *Lines {
+	return &Lines{sink: sink, lines: make(chan []byte, queueLength), dropped: dropped}
+}
+
+// Write hands a line over. It never waits.
+func (l *Lines) Write(line []byte) {
+	select {
+	case l.lines <- line:
+	default:
+		l.dropped()
+	}
+}
+
+// Run writes until ctx ends, then what is left, and closes the sink. A sink
+// that hangs is left behind after a second.
+func (l *Lines) Run(ctx context.Context) {
+	runBounded(ctx, func() {
+		defer func() { _ = l.sink.Close() }()
+		drain(ctx, l.lines, func(line []byte) {
+			if l.sink.WriteLine(line) != nil {
+				l.dropped()
+			}
+		})
+	})
+}
+
+// drain passes on what arrives until ctx ends and nothing waits any more.
+func drain[T any](ctx context.Context, from <-chan T, write func(T)) {
+	for {
+		select {
+		case item := <-from:
+			write(item)
+		case <-ctx.Done():
+			for {
+				select {
+				case item := <-from:
+					write(item)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// drainFor is how long sinks may take after the context ended.
+const drainFor = time.Second
+
+// runBounded runs work, which ends soon after ctx unless it hangs; then it is
+// left behind.
+func runBounded(ctx context.Context, work func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		work()
+	}()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	limit := time.NewTimer(drainFor)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	}
+}
+
+// writerSink writes lines to a writer that somebody else closes.
+type writerSink struct{ w io.Writer }
+
+// NewWriterSink returns a sink that writes to w and never closes it.
+func NewWriterSink(w io.Writer) LineSink { return writerSink{w} }
+
+// WriteLine implements LineSink.
+func (s writerSink) WriteLine(line []byte) error {
+	_, err := s.w.Write(append(line, '\n'))
+	return err
+}
+
+// Close implements LineSink.
+func (writerSink) Close() error { return nil }

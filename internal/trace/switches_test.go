@@ -47,7 +47,7 @@ func TestSampling(t *testing.T) {
 				send(a, "e")
 			}
 			a.Outcome(&trace.Outcome{Status: 200})
-			if _, _, ok := q.Header(); !ok {
+			if _, _, ok := q.Header(nil); !ok {
 				t.Errorf("sample %d: request %d has no header: it is never sampled", sample, i)
 			}
 			q.End()
@@ -106,12 +106,12 @@ func TestHeaderSwitches(t *testing.T) {
 			if tc.during != nil {
 				tc.during(q)
 			}
-			if _, _, ok := q.Header(); ok {
+			if _, _, ok := q.Header(nil); ok {
 				t.Error("a header before any dispatch")
 			}
 			choose(q.Attempt(0), trace.RoleSingle, 1)
 			send(q.Attempt(0), "e")
-			name, value, ok := q.Header()
+			name, value, ok := q.Header(nil)
 			if ok != tc.want || ok && (name != "X-Inference-Cache-Trace" || !strings.Contains(value, `"root_id":"root"`)) {
 				t.Errorf("header %q %q %v, want one: %v", name, value, ok, tc.want)
 			}
@@ -126,7 +126,7 @@ func TestHeaderAlias(t *testing.T) {
 	f := newFixture(t, trace.Switches{Header: trace.HeaderAny, HeaderName: trace.HeaderAlias})
 	q := f.begin("root")
 	send(q.Attempt(0), "e")
-	if name, _, _ := q.Header(); name != "X-Smg-Cache-Trace" {
+	if name, _, _ := q.Header(nil); name != "X-Smg-Cache-Trace" {
 		t.Errorf("name %q", name)
 	}
 }
@@ -138,7 +138,7 @@ func TestHeaderSwitchedOffMidway(t *testing.T) {
 	if err := f.Set(trace.Switches{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, ok := q.Header(); ok {
+	if _, _, ok := q.Header(nil); ok {
 		t.Error("a header although it was switched off")
 	}
 	omitted := f.written()
@@ -154,7 +154,7 @@ func TestOmissionsAreLoggedAtALimitedRate(t *testing.T) {
 		for range 25 {
 			q := f.begin("root")
 			send(q.Attempt(0), "e")
-			_, _, _ = q.Header()
+			_, _, _ = q.Header(nil)
 			q.End()
 		}
 		if second == 0 {

@@ -45,7 +45,8 @@ type Summary struct {
 	// Because is one sentence for people.
 	Because string `json:"because"`
 
-	// Dispatch is the last one, nil if there was none. Choice is its selection
+	// Dispatch is the one that was answered, else the last one; nil if there was
+	// none. Choice is its selection
 	// of the replica that computes the prompt.
 	Dispatch *trace.Record `json:"-"`
 	Choice   *trace.Choice `json:"-"`
@@ -57,14 +58,22 @@ type Summary struct {
 // Summarize reads the records of one request, in the order they were made.
 func Summarize(records []*trace.Record) Summary {
 	var s Summary
+	var dispatches []*trace.Record
 	for _, r := range records {
 		switch r.Kind {
 		case trace.KindDispatch:
+			dispatches = append(dispatches, r)
 			s.Dispatch, s.Outcome = r, nil
 		case trace.KindFailure:
 			s.Failures = append(s.Failures, r)
 		case trace.KindOutcome:
+			// The attempt that was answered may not be the last one sent.
 			s.Outcome = r
+			for _, d := range dispatches {
+				if d.DispatchID == r.DispatchID {
+					s.Dispatch = d
+				}
+			}
 		}
 	}
 	if s.Dispatch != nil {
