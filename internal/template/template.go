@@ -155,6 +155,17 @@ func revision(body string, slots []policy.Slot) string {
 // Revision names the content of the template: 16 hex digits.
 func (t *Template) Revision() string { return t.revision }
 
+// Placeholders names the slots that the body uses, in the order of the text.
+func (t *Template) Placeholders() []string {
+	var names []string
+	for _, p := range t.parts {
+		if p.slot != "" {
+			names = append(names, p.slot)
+		}
+	}
+	return names
+}
+
 // Render returns the text for some variables. A slot that is not required and
 // has no variable is empty. Values are taken as they are: placeholders in them
 // mean nothing.

@@ -26,7 +26,7 @@ var layers = [][]string{
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
 	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
-	{"internal/probe"},
+	{"internal/probe", "internal/propagate"},
 	{"internal/control"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
 	{"internal/standalone"},

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package propagate_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/policy"
+	"github.com/inferencecache/inference-cache/internal/propagate"
+)
+
+func promptTemplate(body string, slots ...v1alpha1.PromptTemplateSlot) v1alpha1.PromptTemplate {
+	return v1alpha1.PromptTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "t"},
+		Spec:       v1alpha1.PromptTemplateSpec{Body: body, Slots: slots},
+	}
+}
+
+func TestTemplateVerdict(t *testing.T) {
+	stable := v1alpha1.PromptTemplateSlot{Name: "tools", Type: v1alpha1.SlotStable}
+	mutable := v1alpha1.PromptTemplateSlot{Name: "user", Type: v1alpha1.SlotMutable}
+	for name, tc := range map[string]struct {
+		template v1alpha1.PromptTemplate
+		reason   string
+		mutable  string
+	}{
+		"well formed":                    {promptTemplate("{{tools}} {{user}}", stable, mutable), "Accepted", ""},
+		"dots and spaces are plain":      {promptTemplate("{{ .tools }}", stable), "Accepted", ""},
+		"a mutable slot first":           {promptTemplate("{{user}} {{tools}}", stable, mutable), "Accepted", "user"},
+		"a slot without a type":          {promptTemplate("{{x}}", v1alpha1.PromptTemplateSlot{Name: "x"}), "Accepted", ""},
+		"a placeholder that never ends":  {promptTemplate("{{tools", stable), "BadPlaceholder", ""},
+		"a placeholder without a slot":   {promptTemplate("{{other}}", stable), "UndeclaredSlot", ""},
+		"a slot whose name is none":      {promptTemplate("x", v1alpha1.PromptTemplateSlot{Name: "a b"}), "BadSlot", ""},
+		"a body longer than the maximum": {promptTemplate(strings.Repeat("x", policy.MaxTemplateBytes+1)), "BodyTooLarge", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			extensions, err := propagate.BuildExtensions(nil, []v1alpha1.PromptTemplate{tc.template}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := extensions.Templates[0]
+			if got.Reason != tc.reason || got.Accepted != (tc.reason == "Accepted") || got.MutableBeforeStable != tc.mutable {
+				t.Errorf("verdict %+v, want %s, mutable %q", got, tc.reason, tc.mutable)
+			}
+			if got.Accepted != (got.Revision != "") || got.Accepted == (got.Message != "") {
+				t.Errorf("verdict %+v: a revision and no message exactly when accepted", got)
+			}
+			decoded, err := policy.DecodeExtensions(extensions.Body)
+			if err != nil {
+				t.Fatalf("a server refuses the body: %v", err)
+			}
+			if got.Accepted != (len(decoded.Templates) == 1) {
+				t.Errorf("the body has %d templates", len(decoded.Templates))
+			}
+		})
+	}
+}
+
+func TestExtensionsReachTheServersForm(t *testing.T) {
+	policies := []v1alpha1.CachePolicy{
+		cachePolicy("a", "p", func(s *v1alpha1.CachePolicySpec) {
+			s.Routing = &v1alpha1.CachePolicyRouting{
+				AffinityHash: "Rendezvous", AffinitySeedBlocks: ptr(int32(4)), AffinityMaxPressure: ptr("0.5"), EqualHolders: "Load",
+			}
+		}),
+		cachePolicy("a", "q", func(s *v1alpha1.CachePolicySpec) { s.Routing = &v1alpha1.CachePolicyRouting{EqualHolders: "Load"} }),
+		cachePolicy("b", "p", nil),
+	}
+	topologies := []propagate.Topology{
+		{Name: types.NamespacedName{Namespace: "b", Name: "y"}, Model: "m", Prefill: []string{"p2", "p1", "p1"}, Transport: "NIXL"},
+		{Name: types.NamespacedName{Namespace: "a", Name: "x"}},
+	}
+	extensions, err := propagate.BuildExtensions(policies, nil, topologies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := policy.DecodeExtensions(extensions.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantPolicies := []policy.NamespaceExtensions{{Namespace: "a", Extensions: policy.Extensions{
+		Hash: policy.HashRendezvous, SeedBlocks: 4, MaxPressure: .5, EqualHolders: policy.EqualHoldersLoad,
+	}}}
+	if diff := cmp.Diff(wantPolicies, decoded.Policies); diff != "" {
+		t.Error(diff)
+	}
+	wantTopologies := []policy.PDTopology{
+		{Namespace: "a", Name: "x"},
+		{Namespace: "b", Name: "y", Model: "m", Prefill: []string{"p1", "p2"}, Transport: policy.TransportNIXL},
+	}
+	if diff := cmp.Diff(wantTopologies, decoded.Topologies); diff != "" {
+		t.Error(diff)
+	}
+	if decoded.Revision != extensions.Revision || len(extensions.Revision) != 64 {
+		t.Errorf("revision %q in the body, %q beside it", decoded.Revision, extensions.Revision)
+	}
+	topologies[0], topologies[1] = topologies[1], topologies[0]
+	again, err := propagate.BuildExtensions(policies, nil, topologies)
+	if err != nil || again.Revision != extensions.Revision {
+		t.Errorf("another order gives another revision (%v)", err)
+	}
+}
