@@ -22,11 +22,10 @@ import (
 )
 
 type gatewayOptions struct {
-	gateway   gateway.Options
-	replicas  []string
-	index     string
-	tokenizer string
-	hedge     string
+	gateway  gateway.Options
+	replicas []string
+	index    string
+	hedge    string
 
 	credentials credential.Options
 }
@@ -71,8 +70,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&g.Tenant, "tenant", "local", "tenant of the replicas' blocks in the index: their namespace in Kubernetes")
 	flags.StringVar(&g.Policy, "policy", routing.PolicyHint, "how to choose: "+strings.Join(routing.PolicyNames(), ", "))
 	flags.StringVar(&g.Fallback, "fallback", routing.PolicyApprox, "policy for requests without a usable hint")
-	flags.StringVar(&o.tokenizer, "tokenizer", string(gateway.TokenizeByEngine),
-		"where token ids come from: engine (its /tokenize), ids (only those clients send) or none")
+	addTokenizerFlags(flags, g)
 	flags.IntVar(&g.BlockSize, "block-size", 0, "tokens in a block; 0 asks the engines")
 	flags.BoolVar(&g.ExposeReplica, "expose-replica", false, "add x-inference-cache-replica and x-inference-cache-reason to answers")
 	flags.BoolVar(&g.ForwardAuthorization, "forward-authorization", false, "send the client's Authorization header to engines")
@@ -141,7 +139,6 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 	if options.HedgePercentile, err = gateway.ParseHedgeAfter(o.hedge); err != nil {
 		return usagef("--hedge-after: %w", err)
 	}
-	options.Tokenizer = gateway.TokenizerMode(o.tokenizer)
 	options.Registry = prometheus.NewRegistry()
 	options.Registry.MustRegister(
 		collectors.NewGoCollector(),

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/inferencecache/inference-cache/internal/finding"
 )
 
 // AdminHandler serves /healthz, /readyz, /metrics, /debug/state, /debug/trace
@@ -78,6 +80,10 @@ type State struct {
 	Replicas []ReplicaState `json:"replicas"`
 	// Breakers of the index and of the tokenizer.
 	Breakers map[string]string `json:"breakers"`
+	// Parity of token ids, one entry a model; empty before the first check.
+	Parity []ParityState `json:"parity"`
+	// Findings are what is wrong now.
+	Findings []finding.Finding `json:"findings"`
 }
 
 // ReplicaState is a report on one replica.
@@ -108,6 +114,7 @@ func (g *Gateway) State() State {
 	state := State{
 		Policy: g.fleet.Policy(), Draining: g.draining.Load(), Inflight: g.inflight.Load(),
 		Replicas: []ReplicaState{}, Breakers: map[string]string{},
+		Parity: g.parity.states(), Findings: g.found.Open(),
 	}
 	for target, current := range g.breakerStates() {
 		state.Breakers[target] = current.String()

@@ -23,6 +23,8 @@ type model struct {
 	id string
 	// parent is the base model of an adapter, else empty.
 	parent string
+	// build tells apart what is served under one id, as far as engines tell.
+	build string
 	// raw is the engine's own description.
 	raw []byte
 }
@@ -65,6 +67,8 @@ func (m *model) set(key, value []byte) error {
 		m.id, _ = jsonscan.String(value)
 	case "parent":
 		m.parent, _ = jsonscan.String(value)
+	case "root", "max_model_len":
+		m.build += string(key) + string(value)
 	}
 	return nil
 }
@@ -150,7 +154,7 @@ func (c *catalog) Remove(replica string) {
 	c.order = slices.Delete(c.order, at, at+1)
 }
 
-func sameModel(a, b model) bool { return a.id == b.id && a.parent == b.parent }
+func sameModel(a, b model) bool { return a.id == b.id && a.parent == b.parent && a.build == b.build }
 
 // Resolve finds a name. The empty name stands for the only base model, if
 // there is only one.

@@ -16,7 +16,7 @@ type collector struct {
 	gateway *Gateway
 
 	candidates, spread, indexState, approx, speculative, breakerState *prometheus.Desc
-	inflight, queueTokens, rate, saturated, replicaOpen               *prometheus.Desc
+	inflight, queueTokens, rate, saturated, replicaOpen, findings     *prometheus.Desc
 }
 
 // maxReplicaSeries bounds the replicas with series of their own.
@@ -41,6 +41,7 @@ func newCollector(g *Gateway) *collector {
 		queueTokens:  plain("replica_queue_tokens", "Uncached tokens waiting for prefill.", "replica_id"),
 		rate:         plain("replica_prefill_rate", "Measured prefill speed, tokens per second.", "replica_id"),
 		saturated:    plain("replica_saturated", "1 while a replica gets no work for its cache.", "replica_id"),
+		findings:     plain("findings", "Open findings; /debug/state tells what to do.", "code"),
 		replicaOpen:  plain("replica_breaker", "0 closed, 1 half-open, 2 open.", "replica_id"),
 	}
 }
@@ -48,7 +49,7 @@ func newCollector(g *Gateway) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.candidates, c.approx, c.speculative, c.spread, c.indexState, c.breakerState,
-		c.inflight, c.queueTokens, c.rate, c.saturated, c.replicaOpen} {
+		c.inflight, c.queueTokens, c.rate, c.saturated, c.replicaOpen, c.findings} {
 		out <- d
 	}
 }
@@ -77,6 +78,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	approximate, speculative := c.gateway.fleet.Entries(now)
 	gauge(c.approx, float64(approximate))
 	gauge(c.speculative, float64(speculative))
+	for code, open := range c.gateway.found.Count() {
+		gauge(c.findings, float64(open), string(code))
+	}
 	models := float64(c.gateway.catalog.Models())
 	down := c.gateway.index != nil && c.gateway.index.state() == breaker.Open
 	blind := 0.0

@@ -18,6 +18,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/admission"
 	"github.com/inferencecache/inference-cache/internal/breaker"
 	"github.com/inferencecache/inference-cache/internal/caller"
+	"github.com/inferencecache/inference-cache/internal/finding"
 	"github.com/inferencecache/inference-cache/internal/livefile"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
@@ -35,13 +36,21 @@ type Gateway struct {
 	pools   atomic.Pointer[poolTable]
 	// rebuilding serialises changes of pools, so that none is lost.
 	rebuilding sync.Mutex
-	// index and tokenizer are nil when there is none; engineTokenizer is the
-	// tokenizer if it asks engines.
-	index           *indexClient
-	tokenizer       tokenize.Tokenizer
-	engineTokenizer *tokenize.Engine
-	budget          retryBudget
-	resolver        *caller.Resolver
+	// index and tokenizer are nil when there is none; guardedTokenizer is the
+	// tokenizer if it has a breaker.
+	index            *indexClient
+	tokenizer        tokenize.Tokenizer
+	guardedTokenizer breakered
+	// renderTransport is nil unless a render service tokenizes.
+	renderTransport *http.Transport
+	tokenizerDown   atomic.Bool
+	parity          *parity
+	// found are the open findings; sizeFindings is set once one was about a
+	// block size.
+	found        finding.List
+	sizeFindings atomic.Bool
+	budget       retryBudget
+	resolver     *caller.Resolver
 	// saltKey is nil unless salts are derived.
 	saltKey []byte
 	// tls is that of the clients' listeners, adminTLS that of administration
@@ -118,6 +127,7 @@ func New(options Options) (*Gateway, error) {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	g.live.Store(options.live())
+	g.parity = newParity(g)
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	if err := g.SetReplicas(options.Replicas); err != nil {
 		return nil, err
@@ -137,38 +147,6 @@ func New(options Options) (*Gateway, error) {
 	g.trusted = g.newServer(g.dataHandler(true))
 	g.admin = g.newServer(g.AdminHandler())
 	return g, nil
-}
-
-func (g *Gateway) newTokenizer() error {
-	switch g.options.Tokenizer {
-	case TokenizeClientIDs:
-		g.tokenizer = tokenize.ClientIDs{}
-	case TokenizeByEngine:
-		engine, err := tokenize.NewEngine(tokenize.EngineOptions{
-			Endpoints: g.tokenizeEndpoints, Transport: &g.roster, Timeout: g.options.Timeouts.Tokenize,
-		})
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrOptions, err)
-		}
-		g.tokenizer, g.engineTokenizer = engine, engine
-	}
-	return nil
-}
-
-// tokenizeEndpoints returns the ready replicas that serve a model, least
-// loaded first.
-func (g *Gateway) tokenizeEndpoints(name string) []tokenize.Endpoint {
-	found, _ := g.catalog.Resolve(name)
-	request := routing.Request{Now: time.Now(), Model: found.base, Adapter: found.adapter}
-	var endpoints []tokenize.Endpoint
-	for _, id := range g.fleet.ByLoad(nil, &request) {
-		u := g.roster.get(id)
-		if u == nil {
-			continue
-		}
-		endpoints = append(endpoints, tokenize.Endpoint{URL: u.base.String(), Runtime: u.Runtime})
-	}
-	return endpoints
 }
 
 // maxStreams bounds the requests under way on one HTTP/2 connection.
@@ -237,6 +215,7 @@ func (g *Gateway) startWatching() {
 			g.watch(ctx, u, once)
 		})
 	}
+	g.tasks.Go(func() { g.parity.run(ctx) })
 	g.tasks.Go(func() {
 		g.firstChecks.Wait()
 		close(g.checked)
@@ -342,8 +321,8 @@ func (g *Gateway) breakerStates() map[string]breaker.State {
 	if g.index != nil {
 		states["index"] = g.index.state()
 	}
-	if g.engineTokenizer != nil {
-		states["tokenizer"] = g.engineTokenizer.BreakerState()
+	if g.guardedTokenizer != nil {
+		states["tokenizer"] = g.guardedTokenizer.BreakerState()
 	}
 	return states
 }

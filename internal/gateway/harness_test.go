@@ -80,7 +80,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 0\n")
 	case "/tokenize":
 		e.tokenize(w, r)
-	case "/kv_event_sources":
+	case "/kv_event_sources", "/version":
 		http.NotFound(w, r)
 	default:
 		body, _ := io.ReadAll(r.Body)

@@ -88,21 +88,14 @@ func (c *indexClient) ask(ctx context.Context, p pool, adapter string, ttftMilli
 		hint.Without, hint.Down = routing.BranchNoHint, true
 		return hint
 	}
-	counts := make([]int32, len(keys))
-	for i := range counts {
-		counts[i] = int32(p.blockSize)
-	}
-	var slo *pb.SLO
+	request := lookupRequest(p, adapter, keys)
 	if ttftMillis > 0 {
-		slo = &pb.SLO{TtftMs: ttftMillis}
+		request.Slo = &pb.SLO{TtftMs: ttftMillis}
 	}
 	begin := time.Now()
 	callCtx, cancel := context.WithDeadline(ctx, begin.Add(c.timeout))
 	defer cancel()
-	answer, err := c.lookuper.LookupRoute(callCtx, &pb.LookupRouteRequest{
-		ModelId: p.model, TenantId: p.tenant, HashScheme: p.scheme, AdapterId: adapter, Slo: slo,
-		BlockHashes: fingerprint.Wire(keys), BlockTokenCounts: counts,
-	})
+	answer, err := c.lookuper.LookupRoute(callCtx, request)
 	took := time.Since(begin)
 	hint.Took = took
 	if err != nil || answer == nil {
@@ -129,6 +122,17 @@ func (c *indexClient) ask(ctx context.Context, p pool, adapter string, ttftMilli
 		}
 	}
 	return hint
+}
+
+func lookupRequest(p pool, adapter string, keys []uint64) *pb.LookupRouteRequest {
+	counts := make([]int32, len(keys))
+	for i := range counts {
+		counts[i] = int32(p.blockSize)
+	}
+	return &pb.LookupRouteRequest{
+		ModelId: p.model, TenantId: p.tenant, HashScheme: p.scheme, AdapterId: adapter,
+		BlockHashes: fingerprint.Wire(keys), BlockTokenCounts: counts,
+	}
 }
 
 func (c *indexClient) admit() (trial, ok bool) {

@@ -150,7 +150,7 @@ func (m *metrics) createClosedSets() {
 	}
 	for _, branch := range []routing.Branch{
 		routing.BranchNoHint, routing.BranchMiss, routing.BranchTimeout, routing.BranchShortRequest,
-		routing.BranchTokenizerUnavailable,
+		routing.BranchTokenizerUnavailable, routing.BranchParityFailed,
 	} {
 		m.decisions.WithLabelValues(string(routing.OriginPolicy), string(branch))
 	}
@@ -176,16 +176,18 @@ func (m *metrics) createClosedSets() {
 		}
 	}
 	create(m.panics, []string{componentHandler})
-	for _, check := range []string{"count", "cached"} {
+	for _, check := range []string{checkCount, checkCanary, checkCached} {
 		for _, result := range []string{"ok", "mismatch", "skipped"} {
 			m.parity.WithLabelValues(check, result)
 		}
 	}
 	m.tokenize.WithLabelValues(string(tokenize.SourceCache), "ok")
 	m.tokenize.WithLabelValues(string(tokenize.SourceClient), "ok")
-	m.tokenize.WithLabelValues(string(tokenize.SourceEngine), "ok")
-	for _, reason := range tokenize.Reasons() {
-		m.tokenize.WithLabelValues(string(tokenize.SourceEngine), string(reason))
+	for _, source := range []tokenize.Source{tokenize.SourceEngine, tokenize.SourceLocal} {
+		m.tokenize.WithLabelValues(string(source), "ok")
+		for _, reason := range tokenize.Reasons() {
+			m.tokenize.WithLabelValues(string(source), string(reason))
+		}
 	}
 	for _, result := range []string{"ok", "timeout", "error"} {
 		m.lookupSeconds.WithLabelValues(result)

@@ -71,19 +71,6 @@ const (
 	ProtocolH2C   = "h2c"
 )
 
-// TokenizerMode says where token ids come from.
-type TokenizerMode string
-
-// Tokenizer modes.
-const (
-	// TokenizeByEngine asks the engines' /tokenize.
-	TokenizeByEngine TokenizerMode = "engine"
-	// TokenizeClientIDs uses ids that clients send and no others.
-	TokenizeClientIDs TokenizerMode = "ids"
-	// TokenizeNone routes without prefix keys.
-	TokenizeNone TokenizerMode = "none"
-)
-
 // Options of a Gateway. The zero value serves on free ports of the loopback
 // and has no replicas.
 type Options struct {
@@ -109,7 +96,9 @@ type Options struct {
 	// approx: by own placements, then by load.
 	Fallback string
 	// Tokenizer mode; default TokenizeByEngine.
-	Tokenizer TokenizerMode
+	Tokenizer  TokenizerMode
+	Tokenizing TokenizerOptions
+	Parity     ParityOptions
 	// ExposeReplica adds x-inference-cache-replica and
 	// x-inference-cache-reason to answers; default false.
 	ExposeReplica bool
@@ -233,10 +222,8 @@ func (o Options) withDefaults() Options {
 }
 
 func (o *Options) validate() error {
-	switch o.Tokenizer {
-	case TokenizeByEngine, TokenizeClientIDs, TokenizeNone:
-	default:
-		return fmt.Errorf("tokenizer %q: expected engine, ids or none", o.Tokenizer)
+	if err := o.Tokenizing.validate(o.Tokenizer); err != nil {
+		return err
 	}
 	if err := o.Access.validate(o.AdminListen); err != nil {
 		return err

@@ -5,6 +5,7 @@ package gateway
 import (
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/finding"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
 
@@ -84,19 +85,34 @@ func (g *Gateway) blockSize(table *poolTable, p pool) int {
 			agreed = agreed.and(size)
 		}
 	}
-	finding := ""
+	problem, code := "", finding.BlockSizeMismatch
 	switch {
 	case agreed.disputed:
-		finding = "sources disagree about the block size; cache hints are off"
+		problem = "sources disagree about the block size; cache hints are off"
 	case agreed.size == 0:
-		finding = "block size is unknown; set it in the configuration to use cache hints"
+		problem, code = "block size is unknown; set it in the configuration to use cache hints", finding.BlockSizeUnknown
 	default:
+		g.blockSizeAgreed(p)
 		return agreed.size
 	}
-	if g.findings.allow(finding+p.tenant+p.model+p.scheme, time.Now()) {
-		g.logger.Warn(finding, "finding", "block_size", "tenant", p.tenant, "model", p.model, "hash_scheme", p.scheme)
+	now := time.Now()
+	if g.findings.allow(problem+p.tenant+p.model+p.scheme, now) {
+		g.found.Raise(finding.Finding{
+			Code: code, Where: p.identity().name(), What: problem,
+			Action: "compare --block-size, the engines' block_size in /debug/state and the events; all replicas of a model need the same",
+		}, now)
+		g.sizeFindings.Store(true)
+		g.logger.Warn(problem, "finding", code, "tenant", p.tenant, "model", p.model, "hash_scheme", p.scheme)
 	}
 	return 0
+}
+
+// blockSizeAgreed closes findings about a pool's block size.
+func (g *Gateway) blockSizeAgreed(p pool) {
+	if g.sizeFindings.Load() {
+		g.found.Clear(finding.BlockSizeMismatch, p.identity().name())
+		g.found.Clear(finding.BlockSizeUnknown, p.identity().name())
+	}
 }
 
 // mergeHints joins the answers of several pools: evidence beats its absence.

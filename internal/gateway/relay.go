@@ -261,8 +261,11 @@ func (x *exchange) checkParity(reported *usage, cached int, cachedKnown bool) {
 	result := "skipped"
 	if reported != nil && x.promptTokens > 0 && !x.batch {
 		result = verdict(reported.PromptTokens == x.promptTokens)
+		if of, known := x.gateway.pools.Load().byReplica[x.decision.Replica]; known {
+			x.gateway.parity.noteCount(of, reported.PromptTokens != x.promptTokens)
+		}
 	}
-	m.parity.WithLabelValues("count", result).Inc()
+	m.parity.WithLabelValues(checkCount, result).Inc()
 
 	result = "skipped"
 	prediction := &x.decision.Prediction
@@ -275,7 +278,7 @@ func (x *exchange) checkParity(reported *usage, cached int, cachedKnown bool) {
 		m.errorTokens.WithLabelValues(sign).Observe(float64(difference))
 		result = verdict(difference <= prediction.BlockSize)
 	}
-	m.parity.WithLabelValues("cached", result).Inc()
+	m.parity.WithLabelValues(checkCached, result).Inc()
 }
 
 func verdict(ok bool) string {

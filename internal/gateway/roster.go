@@ -287,4 +287,7 @@ func (g *Gateway) closeIdle() {
 	for _, u := range g.roster.all() {
 		u.transport.CloseIdleConnections()
 	}
+	if g.renderTransport != nil {
+		g.renderTransport.CloseIdleConnections()
+	}
 }

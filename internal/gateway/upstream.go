@@ -32,7 +32,8 @@ const (
 	// waitingTokens is the assumed prompt length of a waiting request.
 	waitingTokens = 1024
 
-	maxModelsBytes = 4 << 20
+	maxModelsBytes  = 4 << 20
+	maxVersionBytes = 4 << 10
 )
 
 // upstream is a replica and the loop that watches it.
@@ -61,6 +62,7 @@ type upstream struct {
 	ready, seen         bool
 	failures, successes int
 	checks              int // successful ones since the last failure
+	version             string
 }
 
 func newUpstream(replica Replica, resolver *net.Resolver) (*upstream, error) {
@@ -153,6 +155,9 @@ func (g *Gateway) check(ctx context.Context, u *upstream) {
 	u.checks++
 	g.readLoad(ctx, u)
 	if !u.ready && (u.successes >= successesIn || !u.seen) {
+		if u.seen {
+			g.parity.changed(u.ID) // it may have come back as another image
+		}
 		u.seen = true
 		g.setReady(u, true, nil)
 	}
@@ -216,6 +221,7 @@ func (g *Gateway) setModels(u *upstream, models []model) {
 		if g.catalog.Set(u.ID, models) {
 			g.fleet.SetServes(u.ID, serves(models))
 			g.rebuildPools()
+			g.parity.changed(u.ID)
 		}
 	})
 }
@@ -223,6 +229,7 @@ func (g *Gateway) setModels(u *upstream, models []model) {
 func (g *Gateway) discover(ctx context.Context, u *upstream) {
 	ctx, cancel := context.WithTimeout(ctx, g.options.Timeouts.Health)
 	defer cancel()
+	g.readVersion(ctx, u)
 	facts, err := engines.Discover(ctx, u.client, u.base.String(), u.Runtime)
 	if err != nil || facts.BlockSize <= 0 {
 		return
@@ -230,6 +237,26 @@ func (g *Gateway) discover(ctx context.Context, u *upstream) {
 	if size := int64(facts.BlockSize); u.blockSize.Swap(size) != size {
 		g.rebuildPools()
 	}
+}
+
+// readVersion notices an engine that was replaced between two checks.
+func (g *Gateway) readVersion(ctx context.Context, u *upstream) {
+	if u.Runtime != engines.VLLM {
+		return
+	}
+	body, err := g.get(ctx, u, "/version")
+	if err != nil {
+		return // older ones do not tell
+	}
+	defer body.Close()
+	version, err := io.ReadAll(io.LimitReader(body, maxVersionBytes))
+	if err != nil {
+		return
+	}
+	if before := u.version; before != "" && before != string(version) {
+		g.parity.changed(u.ID)
+	}
+	u.version = string(version)
 }
 
 func (g *Gateway) readLoad(ctx context.Context, u *upstream) {

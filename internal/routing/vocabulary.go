@@ -37,6 +37,7 @@ const (
 	BranchTimeout              Branch = "timeout"
 	BranchNoHint               Branch = "no_hint"
 	BranchTokenizerUnavailable Branch = "tokenizer_unavailable"
+	BranchParityFailed         Branch = "parity_failed"
 	BranchNone                 Branch = "none"
 )
 

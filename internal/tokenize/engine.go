@@ -5,21 +5,14 @@ package tokenize
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/maypok86/otter/v2"
-
-	"github.com/inferencecache/inference-cache/internal/breaker"
-	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/jsonscan"
 )
 
@@ -31,27 +24,34 @@ type Endpoint struct {
 	Runtime string
 }
 
+// Form is what an Engine asks endpoints for.
+type Form uint8
+
+// Forms. FormTokenize asks /tokenize, FormRender the render endpoints beside
+// the completions, which tell about images too.
+const (
+	FormTokenize Form = iota
+	FormRender
+)
+
 // EngineOptions configure an Engine. Only Endpoints is required.
 type EngineOptions struct {
+	Limits
 	// Endpoints returns ready engines that serve the model, best first. The
 	// slice is the caller's to change.
 	Endpoints func(model string) []Endpoint
+	// Form of the calls; default FormTokenize.
+	Form Form
+	// Renderer applies chat templates for engines whose /tokenize takes none;
+	// default none, such chats have no ids.
+	Renderer Renderer
 	// Transport sends the calls. Default http.DefaultTransport.
 	Transport http.RoundTripper
-	// Timeout bounds one call. Default 100 ms.
-	Timeout time.Duration
-	// MaxConcurrent bounds calls under way. Default 64.
-	MaxConcurrent int
-	// MaxPromptBytes bounds the input of a call. Default 1 MiB.
-	MaxPromptBytes int
-	// CacheEntries and CacheBytes bound the cache of results. Defaults 10,000
-	// and 64 MiB.
-	CacheEntries, CacheBytes int
-	// Breaker stops calls while they fail. Default: 3 failures open it for
-	// 5 s, 1 success closes it.
-	Breaker breaker.Settings
-	// Now is the clock. Default time.Now.
-	Now func() time.Time
+}
+
+// Renderer turns a chat into the text its engine tokenizes.
+type Renderer interface {
+	Render(ctx context.Context, prompt *Prompt) (string, error)
 }
 
 // maxAnswerBytes bounds an engine's answer; a token takes at most 12 bytes.
@@ -60,14 +60,11 @@ const maxAnswerBytes = 32 << 20
 // Engine tokenizes by asking the engines' own tokenizer. It is safe for
 // concurrent use.
 type Engine struct {
+	*guarded
 	options EngineOptions
-	slots   chan struct{}
-	cache   *otter.Cache[[sha256.Size]byte, []uint32]
 
-	mu      sync.Mutex
-	breaker *breaker.Breaker
 	// shunned endpoints failed recently; they are asked only if no other is
-	// left.
+	// left. Guarded by mu.
 	shunned map[string]time.Time
 }
 
@@ -78,46 +75,14 @@ func NewEngine(options EngineOptions) (*Engine, error) {
 	if options.Endpoints == nil {
 		return nil, errors.New("new engine tokenizer: no endpoints")
 	}
-	defaults.Positive(&options.Timeout, 100*time.Millisecond)
-	defaults.Positive(&options.MaxConcurrent, 64)
-	defaults.Positive(&options.MaxPromptBytes, 1<<20)
-	defaults.Positive(&options.CacheEntries, 10_000)
-	defaults.Positive(&options.CacheBytes, 64<<20)
-	defaults.Positive(&options.Breaker.Failures, 3)
-	defaults.Positive(&options.Breaker.OpenFor, 5*time.Second)
-	defaults.Positive(&options.Breaker.Successes, 1)
 	if options.Transport == nil {
 		options.Transport = http.DefaultTransport
 	}
-	if options.Now == nil {
-		options.Now = time.Now
-	}
-	// A floor under each entry's weight makes the weight bound the number of
-	// entries as well.
-	floor := options.CacheBytes / options.CacheEntries
-	cache, err := otter.New(&otter.Options[[sha256.Size]byte, []uint32]{
-		MaximumWeight: uint64(options.CacheBytes),
-		Weigher: func(_ [sha256.Size]byte, tokens []uint32) uint32 {
-			return uint32(max(4*len(tokens), floor))
-		},
-	})
+	g, err := newGuarded(options.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("new engine tokenizer: %w", err)
 	}
-	return &Engine{
-		options: options,
-		slots:   make(chan struct{}, options.MaxConcurrent),
-		cache:   cache,
-		breaker: breaker.New(options.Breaker),
-		shunned: map[string]time.Time{},
-	}, nil
-}
-
-// BreakerState reports on the breaker.
-func (e *Engine) BreakerState() breaker.State {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.breaker.State(e.options.Now())
+	return &Engine{guarded: g, options: options, shunned: map[string]time.Time{}}, nil
 }
 
 // Tokenize implements Tokenizer.
@@ -126,137 +91,75 @@ func (e *Engine) Tokenize(ctx context.Context, prompt *Prompt) (Result, error) {
 	if ok || err != nil {
 		return result, err
 	}
-	if prompt.Bytes() > e.options.MaxPromptBytes {
+	if prompt.Bytes() > e.limits.MaxPromptBytes {
 		return Result{}, &Error{Reason: ReasonTooLarge}
+	}
+	if e.options.Form == FormTokenize && prompt.holdsMore() {
+		return Result{}, unsupported()
 	}
 	fields, batch, err := prompt.callFields()
 	if err != nil {
 		return Result{}, err
 	}
-	key := prompt.cacheKey(&fields)
-	if tokens, ok := e.cache.GetIfPresent(key); ok {
-		return Result{Tokens: tokens, Source: SourceCache, Batch: batch}, nil
-	}
-	tokens, err := e.ask(ctx, prompt, &fields)
-	if err != nil {
-		return Result{}, err
-	}
-	e.cache.Set(key, tokens)
-	return Result{Tokens: tokens, Source: SourceEngine, Batch: batch}, nil
-}
-
-// callFields returns the members that a /tokenize call needs.
-func (p *Prompt) callFields() (fields fieldValues, batch bool, err error) {
-	fields = p.fields
-	if p.Chat {
-		fields[fieldPrompt] = nil
-		if len(fields[fieldMessages]) == 0 {
-			return fields, false, unsupported()
-		}
-		return fields, false, nil
-	}
-	fields[fieldMessages] = nil
-	fields[fieldPrompt], batch, err = p.firstPrompt()
-	return fields, batch, err
-}
-
-// callBody returns the body of a /tokenize call.
-func (p *Prompt) callBody(fields *fieldValues) ([]byte, error) {
-	model, err := json.Marshal(p.Model)
-	if err != nil {
-		return nil, unsupported()
-	}
-	body := append(make([]byte, 0, p.Bytes()+256), `{"model":`...)
-	body = append(body, model...)
-	for i, field := range fields {
-		if len(field) == 0 {
-			continue
-		}
-		body = append(body, ',', '"')
-		body = append(body, templateFields[i]...)
-		body = append(body, '"', ':')
-		body = append(body, field...)
-	}
-	return append(body, '}'), nil
-}
-
-// cacheKey hashes everything that decides the ids, each part after its length.
-func (p *Prompt) cacheKey(fields *fieldValues) [sha256.Size]byte {
-	hash := sha256.New()
-	part := func(value []byte) {
-		var length [8]byte
-		binary.LittleEndian.PutUint64(length[:], uint64(len(value)))
-		hash.Write(length[:])
-		hash.Write(value)
-	}
-	part([]byte(p.Revision))
-	part([]byte(p.Partition))
-	part([]byte(p.Model))
-	for _, field := range fields {
-		part(field)
-	}
-	return [sha256.Size]byte(hash.Sum(nil))
+	result, err = e.cached(ctx, prompt.cacheKey(&fields, e.limits.Now()), func(ctx context.Context) (Result, error) {
+		return e.ask(ctx, prompt, &fields)
+	})
+	result.Batch = batch
+	return result, err
 }
 
 // ask makes one call within the limits and tells the breaker.
-func (e *Engine) ask(ctx context.Context, prompt *Prompt, fields *fieldValues) ([]uint32, error) {
+func (e *Engine) ask(ctx context.Context, prompt *Prompt, fields *fieldValues) (Result, error) {
 	endpoints := e.options.Endpoints(prompt.Model)
 	if len(endpoints) == 0 {
-		return nil, &Error{Reason: ReasonUnavailable}
+		return Result{}, &Error{Reason: ReasonUnavailable}
 	}
-	if prompt.Chat {
-		endpoints = slices.DeleteFunc(endpoints, func(e Endpoint) bool { return !takesMessages(e.Runtime) })
-		if len(endpoints) == 0 {
-			return nil, unsupported()
-		}
+	endpoints = slices.DeleteFunc(endpoints, func(endpoint Endpoint) bool { return !e.takes(prompt, endpoint) })
+	if len(endpoints) == 0 {
+		return Result{}, unsupported()
 	}
 	endpoint, trial, ok := e.admit(endpoints)
 	if !ok {
-		return nil, &Error{Reason: ReasonBreakerOpen}
+		return Result{}, &Error{Reason: ReasonBreakerOpen}
 	}
 	outcome := Reason("")
 	defer func() { e.conclude(endpoints, endpoint, trial, outcome) }()
-	select {
-	case e.slots <- struct{}{}:
-		defer func() { <-e.slots }()
-	default:
+	if !e.enter() {
 		outcome = ReasonBusy
-		return nil, &Error{Reason: ReasonBusy}
+		return Result{}, &Error{Reason: ReasonBusy}
 	}
-	body, err := prompt.callBody(fields)
-	if err != nil {
-		outcome = ReasonUnsupported
-		return nil, err
-	}
-	callCtx, cancel := context.WithTimeout(ctx, e.options.Timeout)
+	defer e.leave()
+	callCtx, cancel := context.WithTimeout(ctx, e.limits.Timeout)
 	defer cancel()
-	tokens, err := e.call(callCtx, endpoint, body)
+	result, err := e.call(callCtx, endpoint, prompt, fields)
 	if err == nil {
-		return tokens, nil
+		result.Source = SourceEngine
+		return result, nil
 	}
-	switch {
-	case ctx.Err() != nil:
-		outcome = ReasonCancelled
-	case callCtx.Err() != nil:
-		outcome = ReasonTimeout
-	default:
-		outcome = ReasonFailed
-		var classified *Error
-		if errors.As(err, &classified) {
-			outcome = classified.Reason
-		}
-	}
-	return nil, &Error{Reason: outcome, Err: err}
+	outcome = reasonOf(ctx, callCtx, err)
+	return Result{}, &Error{Reason: outcome, Err: err}
 }
 
-// takesMessages says whether a runtime's /tokenize applies the chat template.
-func takesMessages(runtime string) bool { return runtime != "sglang" }
+// takes says whether an endpoint can be asked for the ids of a prompt.
+func (e *Engine) takes(prompt *Prompt, endpoint Endpoint) bool {
+	switch {
+	case e.options.Form == FormRender:
+		return endpoint.Runtime != sglang
+	case prompt.Chat:
+		return endpoint.Runtime != sglang || e.options.Renderer != nil
+	default:
+		return true
+	}
+}
+
+// sglang is the runtime whose /tokenize takes no messages.
+const sglang = "sglang"
 
 // admit picks an endpoint, unless the breaker is open.
 func (e *Engine) admit(endpoints []Endpoint) (endpoint Endpoint, trial, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := e.options.Now()
+	now := e.limits.Now()
 	if !e.breaker.Permits(now) {
 		return Endpoint{}, false, false
 	}
@@ -282,7 +185,7 @@ func (e *Engine) soundLocked(endpoints []Endpoint, now time.Time) (Endpoint, boo
 func (e *Engine) conclude(endpoints []Endpoint, endpoint Endpoint, trial bool, outcome Reason) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := e.options.Now()
+	now := e.limits.Now()
 	switch outcome {
 	case "", ReasonRejected:
 		e.breaker.Success(trial)
@@ -294,7 +197,7 @@ func (e *Engine) conclude(endpoints []Endpoint, endpoint Endpoint, trial bool, o
 			}
 		}
 		_, known := e.shunned[endpoint.URL]
-		e.shunned[endpoint.URL] = now.Add(e.options.Breaker.OpenFor)
+		e.shunned[endpoint.URL] = now.Add(e.limits.Breaker.OpenFor)
 		if _, left := e.soundLocked(endpoints, now); left && known {
 			e.breaker.Ignore(trial)
 		} else {
@@ -305,8 +208,55 @@ func (e *Engine) conclude(endpoints []Endpoint, endpoint Endpoint, trial bool, o
 	}
 }
 
-func (e *Engine) call(ctx context.Context, endpoint Endpoint, body []byte) ([]uint32, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint.URL+"/tokenize", bytes.NewReader(body))
+func (e *Engine) call(ctx context.Context, endpoint Endpoint, prompt *Prompt, fields *fieldValues) (Result, error) {
+	path, body, err := e.request(ctx, endpoint, prompt, fields)
+	if err != nil {
+		return Result{}, err
+	}
+	answer, err := e.post(ctx, endpoint.URL+path, body)
+	if err != nil {
+		return Result{}, err
+	}
+	if e.options.Form == FormTokenize {
+		tokens, err := DecodeAnswer(answer)
+		return Result{Tokens: tokens}, err
+	}
+	result, err := decodeRendered(answer)
+	if err == nil && len(result.Features) == 0 && prompt.holdsMore() {
+		return Result{}, unsupported() // it does not tell images apart
+	}
+	return result, err
+}
+
+// request returns the path and body of a call.
+func (e *Engine) request(ctx context.Context, endpoint Endpoint, prompt *Prompt, fields *fieldValues) (string, []byte, error) {
+	switch {
+	case e.options.Form == FormRender && prompt.Chat:
+		body, err := prompt.callBody(fields)
+		return "/v1/chat/completions/render", body, err
+	case e.options.Form == FormRender:
+		body, err := prompt.callBody(fields)
+		return "/v1/completions/render", body, err
+	case prompt.Chat && endpoint.Runtime == sglang:
+		text, err := e.options.Renderer.Render(ctx, prompt)
+		if err != nil {
+			return "", nil, err
+		}
+		body, err := json.Marshal(struct {
+			Model            string `json:"model"`
+			Prompt           string `json:"prompt"`
+			AddSpecialTokens bool   `json:"add_special_tokens"`
+		}{prompt.Model, text, false})
+		return "/tokenize", body, err
+	default:
+		mergeArguments(fields)
+		body, err := prompt.callBody(fields)
+		return "/tokenize", body, err
+	}
+}
+
+func (e *Engine) post(ctx context.Context, url string, body []byte) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("invalid endpoint URL")
 	}
@@ -326,9 +276,9 @@ func (e *Engine) call(ctx context.Context, endpoint Endpoint, body []byte) ([]ui
 	case response.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("status %d", response.StatusCode)
 	case len(answer) > maxAnswerBytes:
-		return nil, &Error{Reason: ReasonMalformed, Err: errors.New("answer too long")}
+		return nil, malformed(errors.New("answer too long"))
 	}
-	return DecodeAnswer(answer)
+	return answer, nil
 }
 
 // DecodeAnswer reads the token ids of a /tokenize answer.
@@ -343,10 +293,17 @@ func DecodeAnswer(answer []byte) ([]uint32, error) {
 		return err
 	})
 	if err == nil && !found {
-		err = errors.New("no member tokens")
+		err = errNoIDs
 	}
 	if err != nil {
-		return nil, &Error{Reason: ReasonMalformed, Err: err}
+		return nil, malformed(err)
 	}
 	return tokens, nil
 }
+
+var (
+	errNoIDs    = errors.New("no token ids")
+	errFeatures = errors.New("features do not fit the token ids")
+)
+
+func malformed(err error) error { return &Error{Reason: ReasonMalformed, Err: err} }

@@ -26,6 +26,7 @@ type Source string
 // Sources.
 const (
 	SourceEngine Source = "engine"
+	SourceLocal  Source = "local"
 	SourceCache  Source = "cache"
 	SourceClient Source = "client"
 )
@@ -34,6 +35,8 @@ const (
 type Result struct {
 	Tokens []uint32
 	Source Source
+	// Features are the parts that are no text, in order.
+	Features []Feature
 	// Batch is set when the request holds several prompts; Tokens are those
 	// of the first.
 	Batch bool
@@ -79,6 +82,15 @@ func (e *Error) Unwrap() error { return e.Err }
 
 func unsupported() error { return &Error{Reason: ReasonUnsupported} }
 
+// classify returns the reason an error carries.
+func classify(err error) (Reason, bool) {
+	var classified *Error
+	if errors.As(err, &classified) {
+		return classified.Reason, true
+	}
+	return "", false
+}
+
 // templateFields are the members that decide a prompt's token ids, in the
 // order in which they are sent and hashed.
 var templateFields = [...]string{
@@ -91,16 +103,30 @@ var templateFields = [...]string{
 type fieldValues [len(templateFields)][]byte
 
 const (
-	fieldMessages = 0
-	fieldPrompt   = 1
+	fieldMessages = iota
+	fieldPrompt
+	fieldTools
+	fieldToolChoice
+	fieldResponseFormat
+	fieldDocuments
+	fieldChatTemplate
+	fieldTemplateArguments
+	fieldAddGenerationPrompt
+	fieldContinueFinalMessage
+	fieldAddSpecialTokens
+	fieldProcessorArguments
+	fieldReasoningEffort
 )
 
 // Prompt is the part of a request that decides its token ids.
 type Prompt struct {
 	// Chat tells a chat completion from a plain one.
 	Chat bool
-	// Model is the name the client asked for.
-	Model string
+	// Model is the name the client asked for, Base its base model; equal but
+	// for adapters.
+	Model, Base string
+	// Runtime is the kind of engine that serves the model: vllm, sglang, ...
+	Runtime string
 	// Revision changes when the model's tokenizer or template may have.
 	Revision string
 	// Partition separates callers that must not learn from each other's

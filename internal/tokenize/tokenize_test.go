@@ -96,7 +96,7 @@ func TestForms(t *testing.T) {
 			body: `{"model":"x","temperature":0,"chat_template_kwargs":{"a":1},"tools":[{}],"messages":[{"role":"user","content":"hi"}],
 				"add_generation_prompt":false,"continue_final_message":true,"stream":true,"tool_choice":"auto","documents":[1],"chat_template":"t"}`,
 			wantCall: `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{}],"tool_choice":"auto","documents":[1],` +
-				`"chat_template":"t","chat_template_kwargs":{"a":1},"add_generation_prompt":false,"continue_final_message":true}`,
+				`"chat_template":"t","chat_template_kwargs":{"documents":[1],"a":1},"add_generation_prompt":false,"continue_final_message":true}`,
 			want: tokenize.Result{Tokens: []uint32{1, 2, 3}, Source: tokenize.SourceEngine},
 		},
 		"a text prompt goes as it is": {
