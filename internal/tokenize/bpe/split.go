@@ -16,8 +16,9 @@ import (
 const (
 	// maxPatternBytes bounds a regular expression.
 	maxPatternBytes = 16 << 10
-	// matchTimeout bounds one match, since patterns may backtrack.
-	matchTimeout = 250 * time.Millisecond
+	// matchTimeout bounds one match, since patterns may backtrack. The clock
+	// behind it is coarse: a busy machine must not make it strike.
+	matchTimeout = time.Second
 	// gptPattern is how byte-level tokenizers split when they do so
 	// themselves.
 	gptPattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
