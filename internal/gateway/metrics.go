@@ -137,9 +137,7 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		accessDropped:   plain.counter("gateway_access_log_dropped_total", "Lines that did not reach the access log."),
 	}
 	m.createClosedSets()
-	build := version.Get()
-	info := plain.gauges("build_info", "The build.", "version", "commit", "go_version", "role")
-	info.WithLabelValues(build.Version, build.Commit, build.GoVersion, "gateway").Set(1)
+	registry.MustRegister(version.Collector("gateway"))
 	return m
 }
 

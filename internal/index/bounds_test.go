@@ -150,11 +150,16 @@ func TestHiddenCountersOfClassification(t *testing.T) {
 }
 
 func TestObserveSeesEachKindOfSection(t *testing.T) {
-	seen := map[string]bool{}
+	seen, ran := map[string]bool{}, map[string]bool{}
 	x := index.New(index.Config{
 		MaxMemberships: 10, DefaultRules: index.TenantRules{TTLMillis: 10_000},
-		Observe: func(op string, _ time.Duration) { seen[op] = true },
+		Observe:    func(op string, _ time.Duration) { seen[op] = true },
+		ObserveRun: func(task string, _ time.Duration) { ran[task] = true },
 	})
+	x.Apply(store("p", minute, 1))
+	if len(ran) > 0 {
+		t.Errorf("runs of %v were seen although nothing was over a bound", ran)
+	}
 	x.Apply(store("p", minute, spread(0, 20)...))
 	x.RemoveEverywhere(scope.Tenant, scope.Model, "p", "", true, index.Keys{Short: spread(0, 20)})
 	x.Apply(store("p", minute, 1))
@@ -169,6 +174,11 @@ func TestObserveSeesEachKindOfSection(t *testing.T) {
 	for _, op := range []string{"apply", "cap", "evict", "snapshot", "quota", "clear", "expire"} {
 		if !seen[op] {
 			t.Errorf("no section of %q was seen", op)
+		}
+	}
+	for _, task := range []string{"cap", "quota", "snapshot"} {
+		if !ran[task] {
+			t.Errorf("no run of %q was seen", task)
 		}
 	}
 }

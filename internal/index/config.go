@@ -31,6 +31,10 @@ type Config struct {
 	// Observe is told the length of each exclusive section; nil = nobody.
 	// It must not block and not call the index.
 	Observe func(op string, critical time.Duration)
+	// ObserveRun is told the length of each whole run of "cap", "quota" and
+	// "snapshot", lookups let through in between; nil = nobody. It must not
+	// block and not call the index.
+	ObserveRun func(task string, took time.Duration)
 	// Feed is told of changes; nil = nobody.
 	Feed Feed
 	// Seed spreads keys over tables; 0 = random.

@@ -81,7 +81,12 @@ func (e *evictor) take() (p *partition, next int64) {
 // enforce applies the tenant's quota, then the global bounds.
 func (x *Index) enforce(t *tenant) {
 	x.enforceQuota(t)
-	for over := x.excess(); over > 0; {
+	over := x.excess()
+	if over <= 0 {
+		return
+	}
+	defer x.endRun("cap", x.startRun())
+	for over > 0 {
 		p, next := x.evictor.take()
 		if p == nil {
 			return

@@ -2,6 +2,8 @@
 
 package index
 
+import "time"
+
 // maintainScopes bounds the scopes that one call of Maintain looks at closely.
 const maintainScopes = 64
 
@@ -174,4 +176,18 @@ func (x *Index) allHomes() []*home {
 		out = append(out, h)
 	}
 	return out
+}
+
+// startRun returns when a run begins, for endRun.
+func (x *Index) startRun() (start time.Time) {
+	if x.cfg.ObserveRun != nil {
+		start = time.Now()
+	}
+	return start
+}
+
+func (x *Index) endRun(task string, start time.Time) {
+	if x.cfg.ObserveRun != nil {
+		x.cfg.ObserveRun(task, time.Since(start))
+	}
 }

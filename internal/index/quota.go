@@ -19,6 +19,7 @@ func (x *Index) enforceQuota(t *tenant) {
 	}
 	t.quota.Lock()
 	defer t.quota.Unlock()
+	defer x.endRun("quota", x.startRun())
 	for over := t.keys.Load() - rules.MaxKeys; over > 0; over = t.keys.Load() - rules.MaxKeys {
 		p, millis := x.oldestOf(t)
 		if p == nil {

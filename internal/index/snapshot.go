@@ -64,6 +64,7 @@ func (s *Snapshot) Commit(nowMillis int64) (a Applied) {
 		return a
 	}
 	x := s.x
+	defer x.endRun("snapshot", x.startRun())
 	defer s.Abort()
 	b := Batch{Scope: s.scope}
 	for _, r := range s.runs {

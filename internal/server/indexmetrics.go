@@ -26,6 +26,7 @@ var (
 	entriesDesc         = desc("index_entries", "Distinct keys of a model.", "model")
 	membershipsDesc     = desc("index_memberships", "Memberships the bound counts.")
 	maxMembershipsDesc  = desc("index_max_memberships", "Bound of memberships, 0 = none.")
+	maxBytesDesc        = desc("index_max_bytes", "Bound of the index's memory, 0 = none.")
 	keysDesc            = desc("index_keys", "Distinct keys.")
 	tenantsDesc         = desc("index_tenants", "Tenants with keys or stats.")
 	partitionsDesc      = desc("index_partitions", "Partitions.")
@@ -52,7 +53,7 @@ func newIndexCollector(f family, x *index.Index, now func() time.Time, models, t
 func (c *indexCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		entriesDesc, membershipsDesc, maxMembershipsDesc, keysDesc, tenantsDesc, partitionsDesc, replicasDesc,
-		bytesDesc, oldestExpiredDesc, tenantKeysDesc, tenantQuotaDesc, tenantEvictionsDesc,
+		bytesDesc, maxBytesDesc, oldestExpiredDesc, tenantKeysDesc, tenantQuotaDesc, tenantEvictionsDesc,
 		indexEvictionsDesc,
 	} {
 		ch <- d
@@ -92,6 +93,7 @@ func (c *indexCollector) collectTotals(ch chan<- prometheus.Metric) {
 	gauge(ch, bytesDesc, float64(n.Bytes.Arena), "arena")
 	gauge(ch, bytesDesc, float64(n.Bytes.Names), "names")
 	gauge(ch, bytesDesc, float64(n.Bytes.Stats), "stats")
+	gauge(ch, maxBytesDesc, float64(n.MaxBytes))
 	gauge(ch, oldestExpiredDesc, float64(n.OldestExpiredMillis)/1000)
 	countOnce(ch, indexEvictionsDesc, n.Evictions.CapLRU, "lru", "cap")
 	countOnce(ch, indexEvictionsDesc, n.Evictions.CapLFU, "lfu", "cap")

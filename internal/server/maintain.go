@@ -37,8 +37,8 @@ func (s *Server) sweep(ctx context.Context) {
 	for s.index.Maintain(s.options.Now().UnixMilli()) && ctx.Err() == nil {
 		runtime.Gosched()
 	}
+	s.process.observeRun(taskExpire, time.Since(start))
 	s.limits.Refresh()
-	s.process.maintenance.Observe(time.Since(start).Seconds())
 	for _, due := range s.index.ResyncDue() {
 		s.sync.RequestResync(due.Scope, due.Replica, ingest.ResyncRequested)
 	}

@@ -13,10 +13,20 @@ import (
 // maxDefaultMemory bounds the default bound of the index.
 const maxDefaultMemory = 8 << 30
 
-// defaultMaxMemoryBytes is half of the memory this process may use: the limit
-// of its control group, GOMEMLIMIT or the machine's memory, whichever is least.
+// defaultMaxMemoryBytes is half of the memory this process may use, or of
+// GOMEMLIMIT if that is less.
 func defaultMaxMemoryBytes() int64 {
-	limit := int64(2 * maxDefaultMemory)
+	limit := lesser(2*maxDefaultMemory, memoryLimitBytes())
+	if soft := debug.SetMemoryLimit(-1); soft != math.MaxInt64 {
+		limit = lesser(limit, soft)
+	}
+	return limit / 2
+}
+
+// memoryLimitBytes is the memory this process may use before it is killed: the
+// limit of its control group or the machine's memory; 0 = unknown.
+func memoryLimitBytes() int64 {
+	limit := int64(math.MaxInt64)
 	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
 		if text, err := os.ReadFile(file); err == nil {
 			limit = lesser(limit, parseBytes(text))
@@ -25,10 +35,10 @@ func defaultMaxMemoryBytes() int64 {
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		limit = lesser(limit, parseMemTotal(text))
 	}
-	if soft := debug.SetMemoryLimit(-1); soft != math.MaxInt64 {
-		limit = lesser(limit, soft)
+	if limit == math.MaxInt64 {
+		return 0
 	}
-	return limit / 2
+	return limit
 }
 
 // lesser ignores values that are no limit.

@@ -65,7 +65,7 @@ type processMetrics struct {
 	panics      *prometheus.CounterVec
 	requests    *prometheus.CounterVec
 	critical    map[string]prometheus.Observer
-	maintenance prometheus.Observer
+	maintenance map[string]prometheus.Observer
 }
 
 // Components whose panics are counted.
@@ -86,6 +86,9 @@ var emittedCodes = []codes.Code{
 // otherValue stands for what a closed list does not name.
 const otherValue = "other"
 
+// taskExpire is the maintenance task that the server itself drives.
+const taskExpire = "expire"
+
 func newProcessMetrics(f family) *processMetrics {
 	m := &processMetrics{
 		up:         f.gauge("server_up", "1 while serving."),
@@ -93,10 +96,12 @@ func newProcessMetrics(f family) *processMetrics {
 		panics:     f.counters("panics_total", "Recovered panics.", "component"),
 		requests:   f.counters("grpc_requests_total", "Finished calls.", "method", "code"),
 		critical:   make(map[string]prometheus.Observer),
+
+		maintenance: make(map[string]prometheus.Observer),
 	}
-	build := version.Get()
-	f.gauges("build_info", "The build.", "version", "commit", "go_version", "role").
-		WithLabelValues(build.Version, build.Commit, build.GoVersion, "server").Set(1)
+	f.gauge("server_memory_limit_bytes", "Memory the process may use: the container's limit, else the machine's; 0 = unknown.").
+		Set(float64(memoryLimitBytes()))
+	f.registerer.MustRegister(version.Collector("server"))
 	for _, component := range []string{componentGRPC, componentLookup, componentControl, componentProbe} {
 		m.panics.WithLabelValues(component)
 	}
@@ -110,16 +115,27 @@ func newProcessMetrics(f family) *processMetrics {
 	for _, op := range []string{"apply", "evict", "clear", "expire", "cap", "quota", "snapshot", "policy", otherValue} {
 		m.critical[op] = critical.WithLabelValues(op)
 	}
-	m.maintenance = f.histograms("index_maintenance_seconds", "Whole runs of index maintenance.", lagBuckets, "task").
-		WithLabelValues("expire")
+	maintenance := f.histograms("index_maintenance_seconds", "Whole runs of index maintenance.", lagBuckets, "task")
+	for _, task := range []string{taskExpire, "cap", "quota", "snapshot", otherValue} {
+		m.maintenance[task] = maintenance.WithLabelValues(task)
+	}
 	return m
 }
 
 // observeCritical is called by the index after each exclusive section.
 func (m *processMetrics) observeCritical(op string, took time.Duration) {
-	observer, ok := m.critical[op]
+	observe(m.critical, op, took)
+}
+
+// observeRun is called after each whole run of a maintenance task.
+func (m *processMetrics) observeRun(task string, took time.Duration) {
+	observe(m.maintenance, task, took)
+}
+
+func observe(closed map[string]prometheus.Observer, value string, took time.Duration) {
+	observer, ok := closed[value]
 	if !ok {
-		observer = m.critical[otherValue]
+		observer = closed[otherValue]
 	}
 	observer.Observe(took.Seconds())
 }

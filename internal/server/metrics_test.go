@@ -184,6 +184,9 @@ func TestClosedSetsExistFromTheStart(t *testing.T) {
 		`inferencecache_index_bytes{kind="arena"}`,
 		"inferencecache_index_memberships",
 		"inferencecache_index_max_memberships",
+		"inferencecache_index_max_bytes",
+		"inferencecache_server_memory_limit_bytes",
+		`inferencecache_index_maintenance_seconds{task="quota"}`,
 		`inferencecache_ingest_dropped_total{reason="reserved_tenant",source="contract"}`,
 		`inferencecache_sync_sessions{state="live"}`,
 	} {

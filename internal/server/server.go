@@ -110,7 +110,8 @@ func New(options Options) (*Server, error) {
 	s.lookups = newLookupMetrics(f, models, tenants)
 	s.hot = newHotPrefixes(options.HotPrefixThreshold, maxHotCandidates)
 	s.observers = newObservers(f, options.Now)
-	indexConfig := options.indexConfig(s.policies.View(), s.process.observeCritical)
+	indexConfig := options.indexConfig(s.policies.View())
+	indexConfig.Observe, indexConfig.ObserveRun = s.process.observeCritical, s.process.observeRun
 	indexConfig.Feed = s.observers.events
 	s.index = index.New(indexConfig)
 	s.followPolicies()
@@ -138,7 +139,7 @@ func New(options Options) (*Server, error) {
 	return s, nil
 }
 
-func (o Options) indexConfig(view *policy.View, observe func(string, time.Duration)) index.Config {
+func (o Options) indexConfig(view *policy.View) index.Config {
 	defaults, _ := view.Rules()
 	return index.Config{
 		MaxMemoryBytes:               o.Index.MaxMemoryBytes,
@@ -149,7 +150,6 @@ func (o Options) indexConfig(view *policy.View, observe func(string, time.Durati
 		ReservedTenant:               policy.ReservedTenant,
 		SilenceTimeoutMillis:         max(o.Index.ReplicaSilence.Milliseconds(), 0),
 		AffinitySilenceTimeoutMillis: max(o.Index.AffinitySilence.Milliseconds(), 0),
-		Observe:                      observe,
 	}
 }
 

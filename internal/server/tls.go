@@ -16,9 +16,6 @@ import (
 // openKeyPairs reads the key pair of each listener that has one.
 func (s *Server) openKeyPairs(f family) (grpc, internal *auth.KeyPair, err error) {
 	o := &s.options
-	if o.TLSCertFile == "" && o.Internal.TLSCertFile == "" {
-		return nil, nil, nil
-	}
 	notAfter := f.gauges("tls_not_after_timestamp_seconds", "End of the certificate's validity.", "listener")
 	open := func(listener, certFile, keyFile string) (*auth.KeyPair, error) {
 		if certFile == "" {

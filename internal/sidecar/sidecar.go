@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/inferencecache/inference-cache/internal/publisher"
@@ -53,12 +52,7 @@ func New(options Options) (*Sidecar, error) {
 
 func (s *Sidecar) build() error {
 	o := s.options
-	build := version.Get()
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "inferencecache_build_info", Help: "The build."},
-		[]string{"version", "commit", "go_version", "role"})
-	info.WithLabelValues(build.Version, build.Commit, build.GoVersion, "publisher").Set(1)
-	o.Registry.MustRegister(info)
-
+	o.Registry.MustRegister(version.Collector("publisher"))
 	addresses, client, err := o.check()
 	if err != nil {
 		return err

@@ -239,12 +239,8 @@ func (f *fleet) awaitKeys(want int64) {
 // metric sums the series of a family on the metrics page.
 func (f *fleet) metric(name string) float64 {
 	f.t.Helper()
-	families, err := f.up.metrics.gatherer().Gather()
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	sum := 0.0
-	for _, family := range families {
+	for _, family := range f.gather() {
 		if family.GetName() != name {
 			continue
 		}

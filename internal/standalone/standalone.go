@@ -22,6 +22,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/publisher"
 	"github.com/inferencecache/inference-cache/internal/server"
+	"github.com/inferencecache/inference-cache/internal/version"
 )
 
 const (
@@ -96,6 +97,7 @@ func newMetricsPage() *metricsPage {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	m.publishers.MustRegister(version.Collector("publisher"))
 	return m
 }
 
@@ -175,7 +177,7 @@ func (e Engine) replicas() []gateway.Replica {
 	return replicas
 }
 
-func (s *Standalone) buildPublishers(version string) error {
+func (s *Standalone) buildPublishers(release string) error {
 	targets := []publisher.Target{publisher.NewInProcTarget("server", s.server.CacheSync())}
 	for _, engine := range s.config.Engines {
 		if engine.Events == NoEvents {
@@ -194,7 +196,7 @@ func (s *Standalone) buildPublishers(version string) error {
 		}, targets, publisher.Deps{
 			Logger:     s.logger.With("role", "publisher", "engine", engine.Replica),
 			Registerer: s.metrics.ofPublisher(engine.Replica),
-			Version:    version,
+			Version:    release,
 		})
 		if err != nil {
 			return fmt.Errorf("building the publisher of %s: %w", engine.Replica, err)
