@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
 	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe", "internal/propagate"},
-	{"internal/control"},
+	{"internal/control", "internal/controlclient"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
 	{"internal/standalone"},
 	{"internal/sim/demo"},

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlclient
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Where a pod finds its tokens.
+const (
+	DefaultControllerTokenFile = "/var/run/secrets/inferencecache.io/controller-token/token"
+	DefaultPolicyTokenFile     = "/var/run/secrets/inferencecache.io/policy-token/token"
+)
+
+// DefaultTimeout bounds one call.
+const DefaultTimeout = 5 * time.Second
+
+const (
+	// maxPlainBytes is the longest body that every server takes.
+	maxPlainBytes = 1 << 20
+	// maxAnswerBytes bounds what is read of a snapshot.
+	maxAnswerBytes = 256 << 20
+	// maxTextBytes bounds what is kept of a server's explanation.
+	maxTextBytes = 256
+)
+
+// ErrTooLarge is returned for a body that the server cannot take.
+var ErrTooLarge = errors.New("the body is longer than the server takes")
+
+// ErrToken is returned when a token file exists but cannot be read and the
+// call needs it.
+var ErrToken = errors.New("cannot read the token")
+
+// RefusedError is an answer other than the expected one.
+type RefusedError struct {
+	Status int
+	// Text is the start of the server's explanation.
+	Text string
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the server answered %d: %s", e.Status, e.Text)
+}
+
+// URLs of a server's endpoints.
+type URLs struct {
+	// Snapshot, Policy and Probe end in /snapshot, /policy and /probe by
+	// convention. Extensions are pushed to Policy + "/extensions".
+	Snapshot, Policy, Probe string
+}
+
+// On returns the same endpoints at another address, host:port.
+func (u URLs) On(address string) (URLs, error) {
+	for _, text := range []*string{&u.Snapshot, &u.Policy, &u.Probe} {
+		if *text == "" {
+			continue
+		}
+		parsed, err := url.Parse(*text)
+		if err != nil {
+			return URLs{}, fmt.Errorf("server URL: %w", err)
+		}
+		parsed.Host = address
+		*text = parsed.String()
+	}
+	return u, nil
+}
+
+// Options of a Client.
+type Options struct {
+	URLs URLs
+	// ControllerTokenFile holds the token for snapshots and probes; default
+	// DefaultControllerTokenFile.
+	ControllerTokenFile string
+	// PolicyTokenFile holds the token for pushes; default
+	// DefaultPolicyTokenFile.
+	PolicyTokenFile string
+	// HTTP does the calls; default a client with DefaultTimeout.
+	HTTP *http.Client
+	// Unreadable is told of a token file that cannot be read, before the call
+	// goes out without one; default nobody.
+	Unreadable func(error)
+}
+
+// Identity is which server process answered and what it has applied. Members
+// are empty if the server does not tell.
+type Identity struct {
+	Epoch              string
+	PolicyRevision     string
+	ExtensionsRevision string
+	Capabilities       []string
+}
+
+// Can reports whether the server has announced a capability.
+func (i Identity) Can(capability string) bool { return slices.Contains(i.Capabilities, capability) }
+
+// Client calls one server. It is safe for concurrent use.
+type Client struct {
+	options Options
+}
+
+// New returns a client.
+func New(options Options) *Client {
+	if options.ControllerTokenFile == "" {
+		options.ControllerTokenFile = DefaultControllerTokenFile
+	}
+	if options.PolicyTokenFile == "" {
+		options.PolicyTokenFile = DefaultPolicyTokenFile
+	}
+	if options.HTTP == nil {
+		options.HTTP = &http.Client{Timeout: DefaultTimeout}
+	}
+	if options.Unreadable == nil {
+		options.Unreadable = func(error) {}
+	}
+	return &Client{options: options}
+}
+
+// PushPolicy replaces the server's policies. The body goes compressed if it
+// is longer than every server takes and known says that this one can.
+// Errors are ErrTooLarge, RefusedError or of the transport.
+func (c *Client) PushPolicy(ctx context.Context, body []byte, revision string, known Identity) (Identity, error) {
+	return c.push(ctx, c.options.URLs.Policy, body, revision, known)
+}
+
+// PushExtensions replaces the server's extensions. A server that knows none
+// answers 404.
+func (c *Client) PushExtensions(ctx context.Context, body []byte, known Identity) (Identity, error) {
+	return c.push(ctx, c.options.URLs.Policy+"/extensions", body, "", known)
+}
+
+func (c *Client) push(ctx context.Context, target string, body []byte, revision string, known Identity) (Identity, error) {
+	encoding := ""
+	if len(body) > maxPlainBytes {
+		compressed, err := compress(body)
+		if err != nil {
+			return Identity{}, err
+		}
+		if !known.Can("gzip") || len(compressed) > maxPlainBytes {
+			return Identity{}, fmt.Errorf("%w: %d bytes", ErrTooLarge, len(body))
+		}
+		body, encoding = compressed, "gzip"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(body))
+	if err != nil {
+		return Identity{}, fmt.Errorf("push: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if encoding != "" {
+		request.Header.Set("Content-Encoding", encoding)
+	}
+	if revision != "" {
+		request.Header.Set("X-Inference-Cache-Policy-Revision", revision)
+	}
+	token, err := readToken(c.options.PolicyTokenFile)
+	if err != nil {
+		c.options.Unreadable(err)
+	}
+	_, identity, err := c.call(request, token, http.StatusNoContent)
+	return identity, err
+}
+
+func compress(plain []byte) ([]byte, error) {
+	var buffer bytes.Buffer
+	writer := gzip.NewWriter(&buffer)
+	if _, err := writer.Write(plain); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if err := writer.Close(); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	return buffer.Bytes(), nil
+}
+
+// readToken returns "" for a file that does not exist.
+func readToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrToken, err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// call returns the body of an answer with the expected status.
+func (c *Client) call(request *http.Request, token string, want int) ([]byte, Identity, error) {
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := c.options.HTTP.Do(request)
+	if err != nil {
+		return nil, Identity{}, fmt.Errorf("call the server: %w", err)
+	}
+	defer response.Body.Close()
+	identity := Identity{
+		Epoch:              response.Header.Get("X-Inference-Cache-Server-Epoch"),
+		PolicyRevision:     response.Header.Get("X-Inference-Cache-Policy-Revision"),
+		ExtensionsRevision: response.Header.Get("X-Inference-Cache-Extensions-Revision"),
+		Capabilities:       splitList(response.Header.Get("X-Inference-Cache-Capabilities")),
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return nil, identity, fmt.Errorf("read the server's answer: %w", err)
+	case response.StatusCode != want:
+		text := strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), maxTextBytes)])), "")
+		return nil, identity, &RefusedError{response.StatusCode, text}
+	case len(body) > maxAnswerBytes:
+		return nil, identity, fmt.Errorf("the server's answer is longer than %d bytes", maxAnswerBytes)
+	}
+	return body, identity, nil
+}
+
+func splitList(text string) (items []string) {
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
