@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,11 +17,11 @@ import (
 func (c *cli) newBenchCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure the index against its goals",
+		Short: "Measure index and service against their goals",
 		Args:  noArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	command.AddCommand(c.newBenchCorpusCommand(), c.newBenchIndexCommand())
+	command.AddCommand(c.newBenchCorpusCommand(), c.newBenchIndexCommand(), c.newBenchServeCommand())
 	return command
 }
 
@@ -118,25 +120,42 @@ func (c *cli) newBenchIndexCommand() *cobra.Command {
 it is kept. Without --corpus one is made as by 'bench corpus'.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if path == "" {
-				o.Corpus, err = f.make()
-			} else {
-				o.Corpus, err = readCorpus(path)
+			if err := knownGoals(o.Goals, bench.IndexGoals); err != nil {
+				return err
 			}
-			if err != nil {
+			if o.Corpus, err = f.read(path); err != nil {
 				return err
 			}
 			return bench.Index(cmd.Context(), c.stdout, o)
 		},
 	}
 	f.add(command)
-	command.Flags().StringVar(&path, "corpus", "", "file of 'bench corpus' to replay")
+	addCorpusFile(command, &path)
 	command.Flags().BoolVar(&o.Short, "short", false, "fewer and smaller runs, under four minutes")
 	command.Flags().StringSliceVar(&o.Goals, "goals", nil, "goals to measure, such as G1,G3; empty = all")
 	return command
 }
 
-func readCorpus(path string) (*bench.Corpus, error) {
+// addCorpusFile adds the flag that replaces a trace by a finished corpus.
+func addCorpusFile(command *cobra.Command, path *string) {
+	command.Flags().StringVar(path, "corpus", "", "file of 'bench corpus' to replay")
+}
+
+// knownGoals refuses names that are none of a command's goals.
+func knownGoals(names, known []string) error {
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return usagef("--goals %q: expected some of %s", name, strings.Join(known, ","))
+		}
+	}
+	return nil
+}
+
+// read returns the corpus of a file, or makes one where none is named.
+func (f *corpusFlags) read(path string) (*bench.Corpus, error) {
+	if path == "" {
+		return f.make()
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err

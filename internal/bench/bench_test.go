@@ -28,7 +28,7 @@ func BenchmarkG1Ingest(b *testing.B) {
 func BenchmarkG2Evict(b *testing.B) {
 	const blocks = 128
 	x := newIndex()
-	names := replicaNames(64)
+	names := ReplicaNames(64)
 	op := index.Batch{Scope: scope, AtMillis: startMillis, NowMillis: startMillis, Ops: make([]index.Op, 1)}
 	for i := 0; b.Loop(); i++ {
 		b.StopTimer()

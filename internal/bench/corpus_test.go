@@ -142,7 +142,7 @@ func TestReplayEqualsPools(t *testing.T) {
 	}
 	v := x.Acquire(scope, "", startMillis, ttlMillis)
 	defer v.Release()
-	names := replicaNames(c.Header.Replicas)
+	names := ReplicaNames(c.Header.Replicas)
 	memberships := 0
 	for replica, blocks := range held {
 		for b := range blocks {

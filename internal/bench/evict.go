@@ -17,18 +17,18 @@ const evictBatch = 32
 
 // measureEvict times removals in small and large tables, then how long bounds
 // keep readers out.
-func measureEvict(r *report, z sizes) {
+func measureEvict(r *Report, z sizes) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	small, large := make([]float64, z.runs), make([]float64, z.runs)
 	timeEvictions(small, z.small)
 	timeEvictions(large, z.large)
-	r.atMost("G2", "evict, small table", "ns/block", 1000, small, map[string]float64{"memberships": float64(z.small)})
-	r.atMost("G2", "evict, large table", "ns/block", 1000, large, map[string]float64{"memberships": float64(z.large)})
+	r.AtMost("G2", "evict, small table", "ns/block", 1000, small, map[string]float64{"memberships": float64(z.small)})
+	r.AtMost("G2", "evict, large table", "ns/block", 1000, large, map[string]float64{"memberships": float64(z.large)})
 	slices.Sort(small)
 	slices.Sort(large)
 	ratio := []float64{large[len(large)/2] / small[len(small)/2]}
-	r.atMost("G2", "evict, large against small", "ratio", 2, ratio, nil)
+	r.AtMost("G2", "evict, large against small", "ratio", 2, ratio, nil)
 	measureSections(r, "cap", func(c *index.Config) { c.MaxMemberships = 1_000_000 })
 	measureSections(r, "quota", func(c *index.Config) { c.DefaultRules.Limited, c.DefaultRules.MaxKeys = true, 1_000_000 })
 	measureExpiry(r)
@@ -40,7 +40,7 @@ func timeEvictions(out []float64, memberships int) {
 	const blocks = 128
 	x := newIndex()
 	chains := fill(x, memberships, blocks)
-	names := replicaNames(64)
+	names := ReplicaNames(64)
 	order := rand.New(rand.NewPCG(1, 5)).Perm(chains)
 	each := min(chains/len(out), 2000)
 	b := index.Batch{Scope: scope, NowMillis: startMillis, AtMillis: startMillis, Ops: make([]index.Op, 1)}
@@ -58,7 +58,7 @@ func timeEvictions(out []float64, memberships int) {
 			}
 		}
 		slices.Sort(took)
-		out[i] = quantile(took, 0.5)
+		out[i] = Quantile(took, 0.5)
 	}
 }
 
@@ -91,24 +91,24 @@ func (s *sections) step(do func()) {
 }
 
 // print reports the longest section.
-func (s *sections) print(r *report, name string, detail map[string]float64) {
+func (s *sections) print(r *Report, name string, detail map[string]float64) {
 	sorted := slices.Sorted(slices.Values(s.longs))
 	detail["sections"], detail["descheduled"] = float64(len(sorted)), float64(s.descheduled)
 	for _, q := range []struct {
 		name string
 		at   float64
 	}{{"p50_us", 0.5}, {"p99_us", 0.99}, {"p99.9_us", 0.999}, {"max_us", 1}} {
-		detail[q.name] = quantile(sorted, q.at)
+		detail[q.name] = Quantile(sorted, q.at)
 	}
-	r.atMost("G2", name, "us", 1000, []float64{quantile(sorted, 1)}, detail)
+	r.AtMost("G2", name, "us", 1000, []float64{Quantile(sorted, 1)}, detail)
 }
 
 // measureSections ingests at a bound of a million entries.
-func measureSections(r *report, bound string, set func(*index.Config)) {
+func measureSections(r *Report, bound string, set func(*index.Config)) {
 	const blocks, batches = 100, 10_000
 	s := &sections{}
 	x := newIndex(set, func(c *index.Config) { c.Observe = s.observe })
-	names := replicaNames(64)
+	names := ReplicaNames(64)
 	put := func(c int) float64 {
 		keys := chainKeys(c, blocks)
 		begin := time.Now()
@@ -124,14 +124,14 @@ func measureSections(r *report, bound string, set func(*index.Config)) {
 	}
 	slices.Sort(took)
 	s.print(r, "longest section at the "+bound, map[string]float64{
-		"ns_per_block":  quantile(took, 0.5) / blocks,
-		"update_p99_us": quantile(took, 0.99) / 1000,
-		"update_max_us": quantile(took, 1) / 1000,
+		"ns_per_block":  Quantile(took, 0.5) / blocks,
+		"update_p99_us": Quantile(took, 0.99) / 1000,
+		"update_max_us": Quantile(took, 1) / 1000,
 	})
 }
 
 // measureExpiry lets a million memberships expire.
-func measureExpiry(r *report) {
+func measureExpiry(r *Report) {
 	s := &sections{}
 	x := newIndex(func(c *index.Config) { c.Observe, c.DefaultRules.TTLMillis = s.observe, 60_000 })
 	fill(x, 1_000_000, 100)
@@ -149,6 +149,6 @@ func measureExpiry(r *report) {
 	slices.Sort(took)
 	s.print(r, "longest section of expiry", map[string]float64{
 		"ns_per_membership": float64(all.Nanoseconds()) / float64(before),
-		"step_p50_us":       quantile(took, 0.5) / 1000,
+		"step_p50_us":       Quantile(took, 0.5) / 1000,
 	})
 }

@@ -57,7 +57,7 @@ type fan struct {
 // put stores the fan as chain number c.
 func (f fan) put(x *index.Index, c int, random *rand.Rand) []uint64 {
 	keys := chainKeys(c, f.blocks)
-	for h, name := range replicaNames(f.holders) {
+	for h, name := range ReplicaNames(f.holders) {
 		depth := f.blocks
 		if f.stairs {
 			depth = f.blocks - f.holders + 1 + h
@@ -80,7 +80,7 @@ func (f fan) put(x *index.Index, c int, random *rand.Rand) []uint64 {
 // fill stores chains until there are about so many memberships. Chain c is
 // held by one of 64 replicas, every fourth by a second one.
 func fill(x *index.Index, memberships, blocks int) (chains int) {
-	names := replicaNames(64)
+	names := ReplicaNames(64)
 	for n := 0; n < memberships; chains++ {
 		keys := chainKeys(fillBase+chains, blocks)
 		at := startMillis + int64(chains)

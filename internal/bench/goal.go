@@ -42,15 +42,20 @@ func ThisMachine() Machine {
 	return Machine{CPU: cpuModel(), Cores: runtime.NumCPU(), Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH}
 }
 
-// report prints rows as they come, one JSON object a line.
-type report struct {
+// Report prints rows as they come, one JSON object a line.
+type Report struct {
 	out *json.Encoder
 	err error
 }
 
-func newReport(w io.Writer) *report { return &report{out: json.NewEncoder(w)} }
+// NewReport returns a report that writes to w.
+func NewReport(w io.Writer) *Report { return &Report{out: json.NewEncoder(w)} }
 
-func (r *report) print(v any) {
+// Err is the first error of writing.
+func (r *Report) Err() error { return r.err }
+
+// Print writes v as one line.
+func (r *Report) Print(v any) {
 	if r.err == nil {
 		if err := r.out.Encode(v); err != nil {
 			r.err = fmt.Errorf("printing results: %w", err)
@@ -58,22 +63,24 @@ func (r *report) print(v any) {
 	}
 }
 
-// atMost prints a row whose values must not exceed a limit; 0 = no limit.
-func (r *report) atMost(goal, name, unit string, limit float64, values []float64, detail map[string]float64) {
+// AtMost prints a row whose values must not exceed a limit; 0 = no limit.
+func (r *Report) AtMost(goal, name, unit string, limit float64, values []float64, detail map[string]float64) {
 	row := summary(goal, name, unit, values, detail)
 	if limit > 0 {
 		ok := row.Value <= limit
 		row.Limit, row.OK = limit, &ok
 	}
-	r.print(row)
+	r.Print(row)
 }
 
-// atLeast prints a row whose values must reach a limit.
-func (r *report) atLeast(goal, name, unit string, limit float64, values []float64, detail map[string]float64) {
+// AtLeast prints a row whose values must reach a limit; 0 = no limit.
+func (r *Report) AtLeast(goal, name, unit string, limit float64, values []float64, detail map[string]float64) {
 	row := summary(goal, name, unit, values, detail)
-	ok := row.Value >= limit
-	row.Limit, row.AtLeast, row.OK = limit, true, &ok
-	r.print(row)
+	if limit > 0 {
+		ok := row.Value >= limit
+		row.Limit, row.AtLeast, row.OK = limit, true, &ok
+	}
+	r.Print(row)
 }
 
 func summary(goal, name, unit string, values []float64, detail map[string]float64) Result {
@@ -85,8 +92,8 @@ func summary(goal, name, unit string, values []float64, detail map[string]float6
 	return row
 }
 
-// quantile returns a quantile of sorted values.
-func quantile(sorted []float64, q float64) float64 {
+// Quantile returns a quantile of sorted values, 0 without any.
+func Quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
 	}

@@ -13,7 +13,7 @@ import (
 // measureIngest replays the corpus on one core, as fast as it goes. Each update
 // is timed by the wall; the fastest of its runs counts, so that neighbours on
 // the machine and the scheduler do not.
-func measureIngest(r *report, steps []step, z sizes) {
+func measureIngest(r *Report, steps []step, z sizes) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	fastest := make([]time.Duration, len(steps))
@@ -42,7 +42,7 @@ func measureIngest(r *report, steps []step, z sizes) {
 		total += d
 	}
 	rates = append(rates, float64(events)/total.Seconds()/1e6)
-	r.atLeast("G1", "corpus events per second and core, fastest run of each update", "M/s", 5, rates, map[string]float64{
+	r.AtLeast("G1", "corpus events per second and core, fastest run of each update", "M/s", 5, rates, map[string]float64{
 		"ns_per_event": 1000 / rates[0], "runs": float64(z.runs),
 		"wall_ns_per_event": summary("", "", "", walls, nil).Value, "cpu_ns_per_event": summary("", "", "", cpus, nil).Value,
 	})
@@ -52,7 +52,7 @@ func measureIngest(r *report, steps []step, z sizes) {
 	for range z.runs {
 		singles = append(singles, randomSingles())
 	}
-	r.atMost("G1", "random single blocks, each in its own update", "ns/event", 0, singles, nil)
+	r.AtMost("G1", "random single blocks, each in its own update", "ns/event", 0, singles, nil)
 }
 
 // randomSingles stores and removes single blocks in random order and returns
@@ -60,7 +60,7 @@ func measureIngest(r *report, steps []step, z sizes) {
 func randomSingles() float64 {
 	const blocks, events = 200_000, 400_000
 	x := newIndex()
-	names := replicaNames(64)
+	names := ReplicaNames(64)
 	b := index.Batch{Scope: scope, Ops: make([]index.Op, 1)}
 	took := make([]float64, 0, events)
 	for i := range events {
@@ -76,5 +76,5 @@ func randomSingles() float64 {
 		took = append(took, float64(time.Since(begin).Nanoseconds()))
 	}
 	slices.Sort(took)
-	return quantile(took, 0.5)
+	return Quantile(took, 0.5)
 }

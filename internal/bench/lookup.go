@@ -91,13 +91,13 @@ func (l *looker) time(z sizes, do func(i int)) []float64 {
 			took[i] = float64(time.Since(begin).Nanoseconds()) / 1000 / together
 		}
 		slices.Sort(took)
-		out[r] = quantile(took, 0.5)
+		out[r] = Quantile(took, 0.5)
 	}
 	return out
 }
 
 // measureLookup times chains of 128 blocks with 64 holders.
-func measureLookup(r *report, z sizes) {
+func measureLookup(r *Report, z sizes) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	z.lookups *= 5
@@ -118,14 +118,14 @@ func measureLookup(r *report, z sizes) {
 		x := newIndex()
 		keys := index.Keys{Short: row.fan.put(x, 0, rand.New(rand.NewPCG(1, 6)))}
 		l := newLooker(x)
-		r.atMost("G3", row.name+", matched", "us", row.match, l.time(z, func(int) { l.match(keys) }), nil)
-		r.atMost("G3", row.name+", ranked", "us", row.ranked, l.time(z, func(int) { l.rank(keys) }), nil)
+		r.AtMost("G3", row.name+", matched", "us", row.match, l.time(z, func(int) { l.match(keys) }), nil)
+		r.AtMost("G3", row.name+", ranked", "us", row.ranked, l.time(z, func(int) { l.rank(keys) }), nil)
 	}
 	measureCold(r, z)
 }
 
 // measureCold looks chains up that nobody touched before, in a large table.
-func measureCold(r *report, z sizes) {
+func measureCold(r *Report, z sizes) {
 	x := newIndex()
 	random := rand.New(rand.NewPCG(1, 7))
 	per := 200
@@ -153,10 +153,10 @@ func measureCold(r *report, z sizes) {
 			took = append(took, float64(time.Since(begin).Nanoseconds())/1000/float64(len(group)))
 		}
 		slices.Sort(took)
-		out[i] = quantile(took, 0.5)
+		out[i] = Quantile(took, 0.5)
 	}
 	n := x.Counters(startMillis)
 	detail := map[string]float64{"memberships": float64(n.Memberships), "keys": float64(n.Keys)}
-	r.atMost("G3", "128 blocks x 64 holders, cold, ranked", "us", 15, out, detail)
-	r.atMost("G3", "no reuse", "us", 0, l.time(z, func(int) { l.rank(miss) }), detail)
+	r.AtMost("G3", "128 blocks x 64 holders, cold, ranked", "us", 15, out, detail)
+	r.AtMost("G3", "no reuse", "us", 0, l.time(z, func(int) { l.rank(miss) }), detail)
 }

@@ -22,7 +22,7 @@ func heapBytes() float64 {
 }
 
 // measureMemory counts all memory behind a membership.
-func measureMemory(r *report, steps []step, z sizes) {
+func measureMemory(r *Report, steps []step, z sizes) {
 	perMembership(r, "at the end of the corpus", 48, func(x *index.Index) {
 		for i := range steps {
 			if steps[i].events > 0 {
@@ -32,7 +32,7 @@ func measureMemory(r *report, steps []step, z sizes) {
 	})
 	perMembership(r, "three holders a key", 24, func(x *index.Index) {
 		random := rand.New(rand.NewPCG(1, 8))
-		names := replicaNames(64)
+		names := ReplicaNames(64)
 		for c := range 10_000 {
 			keys, first := chainKeys(c, 40), random.IntN(64)
 			for h := range 3 {
@@ -41,7 +41,7 @@ func measureMemory(r *report, steps []step, z sizes) {
 		}
 	})
 	perMembership(r, "no sharing: one holder, a time for each key", 0, func(x *index.Index) {
-		names := replicaNames(64)
+		names := ReplicaNames(64)
 		for c := range 400_000 {
 			storeRun(x, names[c%64], startMillis+int64(c), chainKeys(c, 1), 0)
 		}
@@ -50,13 +50,13 @@ func measureMemory(r *report, steps []step, z sizes) {
 }
 
 // perMembership prints the bytes of an index by heap and by its own account.
-func perMembership(r *report, name string, limit float64, build func(*index.Index)) {
+func perMembership(r *Report, name string, limit float64, build func(*index.Index)) {
 	before := heapBytes()
 	x := newIndex()
 	build(x)
 	heap := heapBytes() - before
 	n := x.Counters(startMillis)
-	r.atMost("G4", name, "B/membership", limit, []float64{heap / float64(n.Memberships)}, map[string]float64{
+	r.AtMost("G4", name, "B/membership", limit, []float64{heap / float64(n.Memberships)}, map[string]float64{
 		"memberships":     float64(n.Memberships),
 		"holders_per_key": float64(n.Memberships) / float64(n.Keys),
 		"own_account":     float64(n.Bytes.Total()) / float64(n.Memberships),
@@ -65,24 +65,24 @@ func perMembership(r *report, name string, limit float64, build func(*index.Inde
 }
 
 // measureClear fills an index, clears all replicas and looks at what is left.
-func measureClear(r *report, z sizes) {
+func measureClear(r *Report, z sizes) {
 	debug.FreeOSMemory()
-	empty := residentBytes()
+	empty := ResidentBytes()
 	x := newIndex()
 	fill(x, z.memoryEntries, 128)
 	debug.FreeOSMemory()
-	full, n := residentBytes(), x.Counters(startMillis)
+	full, n := ResidentBytes(), x.Counters(startMillis)
 	runtime.LockOSThread()
 	cpu := threadTime()
 	removed := 0
-	for _, name := range replicaNames(64) {
+	for _, name := range ReplicaNames(64) {
 		removed += x.ClearReplica(scope.Tenant, scope.Model, name)
 	}
 	spent := threadTime() - cpu
 	runtime.UnlockOSThread()
 	debug.FreeOSMemory()
-	r.atMost("G4", "resident after all replicas cleared, of what was used", "ratio", 0.1,
-		[]float64{max(residentBytes()-empty, 0) / max(full-empty, 1)}, map[string]float64{
+	r.AtMost("G4", "resident after all replicas cleared, of what was used", "ratio", 0.1,
+		[]float64{max(ResidentBytes()-empty, 0) / max(full-empty, 1)}, map[string]float64{
 			"memberships":             float64(n.Memberships),
 			"resident_full_mib":       (full - empty) / (1 << 20),
 			"resident_per_membership": (full - empty) / float64(n.Memberships),

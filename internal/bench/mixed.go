@@ -60,7 +60,7 @@ func (l *load) read(ctx context.Context, start time.Time) []float64 {
 	took := make([]float64, 0, n)
 	for i := 0; i < n && ctx.Err() == nil; i++ {
 		due := start.Add(time.Duration(i) * time.Second / mixedLookups)
-		waitUntil(due)
+		WaitUntil(due)
 		looker.rank(l.steps[i*31%len(l.steps)].lookup)
 		took = append(took, float64(time.Since(due).Nanoseconds())/1000)
 	}
@@ -76,29 +76,16 @@ func (l *load) write(ctx context.Context, start time.Time, rate float64) (offere
 		if s.events == 0 {
 			continue
 		}
-		waitUntil(start.Add(time.Duration(offered / rate * 1e9)))
+		WaitUntil(start.Add(time.Duration(offered / rate * 1e9)))
 		l.x.Apply(&s.batch)
 		offered += float64(s.events)
 	}
 	return offered
 }
 
-// waitUntil sleeps while there is time to, then spins.
-func waitUntil(due time.Time) {
-	for {
-		left := time.Until(due)
-		switch {
-		case left <= 0:
-			return
-		case left > 200*time.Microsecond:
-			time.Sleep(left - 100*time.Microsecond)
-		}
-	}
-}
-
 // measureMixed runs lookups alone, then beside a writer, then beside a writer
 // and what is expensive.
-func measureMixed(ctx context.Context, r *report, steps []step, z sizes) {
+func measureMixed(ctx context.Context, r *Report, steps []step, z sizes) {
 	x := newIndex()
 	l := &load{x: x, steps: steps, seconds: z.mixedSeconds}
 	for i := range steps { // warm up: all pools are full
@@ -107,13 +94,13 @@ func measureMixed(ctx context.Context, r *report, steps []step, z sizes) {
 		}
 	}
 	alone := l.run(ctx, 0, nil)
-	base := quantile(alone.lookups, 0.99)
-	r.atMost("G5", "lookup p50, no writer", "us", 15, []float64{quantile(alone.lookups, 0.5)}, map[string]float64{"p99_us": base})
+	base := Quantile(alone.lookups, 0.99)
+	r.AtMost("G5", "lookup p50, no writer", "us", 15, []float64{Quantile(alone.lookups, 0.5)}, map[string]float64{"p99_us": base})
 
 	written := l.run(ctx, mixedEvents, nil)
 	l.print(r, written, "a writer", 2*base)
-	p99 := quantile(written.lookups, 0.99)
-	names := replicaNames(64)
+	p99 := Quantile(written.lookups, 0.99)
+	names := ReplicaNames(64)
 	l.print(r, l.run(ctx, mixedEvents/4, func(done *atomic.Bool) {
 		for i := 0; !done.Load(); i++ {
 			x.ClearReplica(scope.Tenant, scope.Model, names[i%64])
@@ -135,14 +122,14 @@ func measureMixed(ctx context.Context, r *report, steps []step, z sizes) {
 	}), "a quarter of the writes and dumps", 2*p99)
 }
 
-func (l *load) print(r *report, o outcome, beside string, limit float64) {
-	r.atMost("G5", "lookup p99 beside "+beside, "us", limit, []float64{quantile(o.lookups, 0.99)}, map[string]float64{
-		"p50_us": quantile(o.lookups, 0.5), "max_us": quantile(o.lookups, 1), "lookups": float64(len(o.lookups)),
+func (l *load) print(r *Report, o outcome, beside string, limit float64) {
+	r.AtMost("G5", "lookup p99 beside "+beside, "us", limit, []float64{Quantile(o.lookups, 0.99)}, map[string]float64{
+		"p50_us": Quantile(o.lookups, 0.5), "max_us": Quantile(o.lookups, 1), "lookups": float64(len(o.lookups)),
 	})
 	if beside != "a writer" {
 		return
 	}
-	r.atLeast("G5", "block events per second, drain counted", "M/s", 0.99*mixedEvents/1e6,
+	r.AtLeast("G5", "block events per second, drain counted", "M/s", 0.99*mixedEvents/1e6,
 		[]float64{o.offered / o.wall / 1e6}, map[string]float64{"offered": mixedEvents / 1e6})
 }
 

@@ -21,7 +21,7 @@ type step struct {
 
 // steps prepares a corpus, so that playing it costs nothing but the index.
 func (c *Corpus) steps(startMillis int64) []step {
-	names := replicaNames(c.Header.Replicas)
+	names := ReplicaNames(c.Header.Replicas)
 	var out []step
 	for _, op := range c.Ops {
 		keys := make([]uint64, len(op.Blocks))
@@ -50,7 +50,8 @@ func (c *Corpus) steps(startMillis int64) []step {
 	return out
 }
 
-func replicaNames(n int) []string {
+// ReplicaNames names n replicas.
+func ReplicaNames(n int) []string {
 	out := make([]string, n)
 	for i := range out {
 		out[i] = fmt.Sprintf("replica-%05d", i)

@@ -8,6 +8,9 @@ import (
 	"slices"
 )
 
+// IndexGoals are those that Index measures.
+var IndexGoals = []string{"G1", "G2", "G3", "G4", "G5"}
+
 // IndexOptions says how the index is measured.
 type IndexOptions struct {
 	// Corpus is what is replayed.
@@ -37,8 +40,8 @@ func (o IndexOptions) sizes() sizes {
 // Index measures the index and prints one JSON object a row: first the
 // machine and the corpus, then each measurement.
 func Index(ctx context.Context, out io.Writer, o IndexOptions) error {
-	r, z := newReport(out), o.sizes()
-	r.print(struct {
+	r, z := NewReport(out), o.sizes()
+	r.Print(struct {
 		Machine Machine `json:"machine"`
 		Corpus  Header  `json:"corpus"`
 		Short   bool    `json:"short"`
@@ -63,5 +66,5 @@ func Index(ctx context.Context, out io.Writer, o IndexOptions) error {
 		}
 		p.run()
 	}
-	return r.err
+	return r.Err()
 }

@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"internal/probe", "internal/propagate"},
 	{"internal/control", "internal/controlclient"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
-	{"internal/standalone"},
+	{"internal/standalone", "internal/bench/serve"},
 	{"internal/sim/demo"},
 	{"cmd/inferencecache"},
 }
