@@ -8,8 +8,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/inferencecache/inference-cache/internal/bench"
 )
@@ -123,6 +125,16 @@ it is kept. Without --corpus one is made as by 'bench corpus'.`,
 			if err := knownGoals(o.Goals, bench.IndexGoals); err != nil {
 				return err
 			}
+			if err := checkSizes(cmd.Flags(), "memberships", "runs"); err != nil {
+				return err
+			}
+			if o.Short {
+				shorten(cmd.Flags(), map[string]func(){
+					"memberships": func() { o.Memberships = 0 },
+					"duration":    func() { o.Duration = 0 },
+					"runs":        func() { o.Runs = 0 },
+				})
+			}
 			if o.Corpus, err = f.read(path); err != nil {
 				return err
 			}
@@ -131,8 +143,12 @@ it is kept. Without --corpus one is made as by 'bench corpus'.`,
 	}
 	f.add(command)
 	addCorpusFile(command, &path)
-	command.Flags().BoolVar(&o.Short, "short", false, "fewer and smaller runs, under four minutes")
-	command.Flags().StringSliceVar(&o.Goals, "goals", nil, "goals to measure, such as G1,G3; empty = all")
+	flags := command.Flags()
+	flags.BoolVar(&o.Short, "short", false, "fewer and smaller runs, under three minutes")
+	flags.StringSliceVar(&o.Goals, "goals", nil, "goals to measure, such as G1,G3; empty = all")
+	flags.IntVar(&o.Memberships, "memberships", 10_000_000, "memberships of the large tables; 4000000 with --short")
+	flags.DurationVar(&o.Duration, "duration", 10*time.Second, "length of one stretch of mixed load; 3s with --short")
+	flags.IntVar(&o.Runs, "runs", 5, "how often most rows are measured; 3 with --short")
 	return command
 }
 
@@ -149,6 +165,28 @@ func knownGoals(names, known []string) error {
 		}
 	}
 	return nil
+}
+
+// checkSizes refuses a duration and counts that measure nothing.
+func checkSizes(flags *pflag.FlagSet, counts ...string) error {
+	for _, name := range counts {
+		if n, err := flags.GetInt(name); err != nil || n < 1 {
+			return usagef("--%s %d: expected at least 1", name, n)
+		}
+	}
+	if d, err := flags.GetDuration("duration"); err != nil || d <= 0 {
+		return usagef("--duration %v: expected more than 0", d)
+	}
+	return nil
+}
+
+// shorten leaves to --short what flags did not set.
+func shorten(flags *pflag.FlagSet, reset map[string]func()) {
+	for name, f := range reset {
+		if !flags.Changed(name) {
+			f()
+		}
+	}
 }
 
 // read returns the corpus of a file, or makes one where none is named.

@@ -32,14 +32,14 @@ machine.`,
 			if err := knownGoals(o.Goals, serve.Goals); err != nil {
 				return err
 			}
-			if err := checkServe(cmd.Flags()); err != nil {
+			if err := checkSizes(cmd.Flags(), "runs", "rate", "events", "blocks", "publishers", "idle-publishers"); err != nil {
 				return err
 			}
-			if o.Short && !cmd.Flags().Changed("duration") {
-				o.Duration = 0
-			}
-			if o.Short && !cmd.Flags().Changed("runs") {
-				o.Runs = 0
+			if o.Short {
+				shorten(cmd.Flags(), map[string]func(){
+					"duration": func() { o.Duration = 0 },
+					"runs":     func() { o.Runs = 0 },
+				})
 			}
 			executable, err := os.Executable()
 			if err != nil {
@@ -66,17 +66,4 @@ func addServeFlags(flags *pflag.FlagSet, o *serve.Options) {
 	flags.IntVar(&o.Blocks, "blocks", 2_300_000, "blocks that all replicas of G8 hold")
 	flags.IntVar(&o.Publishers, "publishers", 64, "publishers of G8")
 	flags.IntVar(&o.Idle, "idle-publishers", 100, "publishers of G11")
-}
-
-// checkServe refuses sizes that measure nothing.
-func checkServe(flags *pflag.FlagSet) error {
-	for _, name := range []string{"runs", "rate", "events", "blocks", "publishers", "idle-publishers"} {
-		if n, err := flags.GetInt(name); err != nil || n < 1 {
-			return usagef("--%s %d: expected at least 1", name, n)
-		}
-	}
-	if d, err := flags.GetDuration("duration"); err != nil || d <= 0 {
-		return usagef("--duration %v: expected more than 0", d)
-	}
-	return nil
 }

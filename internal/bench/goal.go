@@ -44,12 +44,21 @@ func ThisMachine() Machine {
 
 // Report prints rows as they come, one JSON object a line.
 type Report struct {
-	out *json.Encoder
-	err error
+	out   *json.Encoder
+	goals []string // whose rows are printed; empty = all
+	err   error
 }
 
 // NewReport returns a report that writes to w.
 func NewReport(w io.Writer) *Report { return &Report{out: json.NewEncoder(w)} }
+
+// Only leaves the rows of other goals out; without names all are printed.
+func (r *Report) Only(goals []string) { r.goals = goals }
+
+// wants says whether rows of one of the goals are printed.
+func (r *Report) wants(goals ...string) bool {
+	return len(r.goals) == 0 || slices.ContainsFunc(goals, func(g string) bool { return slices.Contains(r.goals, g) })
+}
 
 // Err is the first error of writing.
 func (r *Report) Err() error { return r.err }
@@ -70,7 +79,7 @@ func (r *Report) AtMost(goal, name, unit string, limit float64, values []float64
 		ok := row.Value <= limit
 		row.Limit, row.OK = limit, &ok
 	}
-	r.Print(row)
+	r.row(row)
 }
 
 // AtLeast prints a row whose values must reach a limit; 0 = no limit.
@@ -80,7 +89,13 @@ func (r *Report) AtLeast(goal, name, unit string, limit float64, values []float6
 		ok := row.Value >= limit
 		row.Limit, row.AtLeast, row.OK = limit, true, &ok
 	}
-	r.Print(row)
+	r.row(row)
+}
+
+func (r *Report) row(row Result) {
+	if r.wants(row.Goal) {
+		r.Print(row)
+	}
 }
 
 func summary(goal, name, unit string, values []float64, detail map[string]float64) Result {

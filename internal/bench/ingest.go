@@ -50,15 +50,15 @@ func measureIngest(r *Report, steps []step, z sizes) {
 	// The uncomfortable row: single blocks at random, each at its own time.
 	var singles []float64
 	for range z.runs {
-		singles = append(singles, randomSingles())
+		singles = append(singles, randomSingles(min(400_000, max(z.large/10, 10))))
 	}
 	r.AtMost("G1", "random single blocks, each in its own update", "ns/event", 0, singles, nil)
 }
 
 // randomSingles stores and removes single blocks in random order and returns
 // the median time of one event.
-func randomSingles() float64 {
-	const blocks, events = 200_000, 400_000
+func randomSingles(events int) float64 {
+	blocks := uint64(events / 2)
 	x := newIndex()
 	names := ReplicaNames(64)
 	b := index.Batch{Scope: scope, Ops: make([]index.Op, 1)}

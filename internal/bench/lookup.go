@@ -128,7 +128,7 @@ func measureLookup(r *Report, z sizes) {
 func measureCold(r *Report, z sizes) {
 	x := newIndex()
 	random := rand.New(rand.NewPCG(1, 7))
-	per := 200
+	per := min(200, max(z.large/20_000, together))
 	var chains []index.Keys
 	half := z.large / 2
 	next := 0
@@ -141,7 +141,7 @@ func measureCold(r *Report, z sizes) {
 	miss := index.Keys{Short: chainKeys(fillBase+filled+1, 128)}
 	out := make([]float64, z.runs)
 	for i := range out {
-		for _, c := range random.Perm(filled)[:2000] { // push the chains out of the caches
+		for _, c := range random.Perm(filled)[:min(filled, 2000)] { // push the chains out of the caches
 			l.match(index.Keys{Short: chainKeys(fillBase+c, 128)})
 		}
 		var took []float64

@@ -5,7 +5,6 @@ package bench
 import (
 	"math/rand/v2"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/inferencecache/inference-cache/internal/index"
 )
@@ -33,7 +32,7 @@ func measureMemory(r *Report, steps []step, z sizes) {
 	perMembership(r, "three holders a key", 24, func(x *index.Index) {
 		random := rand.New(rand.NewPCG(1, 8))
 		names := ReplicaNames(64)
-		for c := range 10_000 {
+		for c := range min(10_000, max(z.large/100, 1)) {
 			keys, first := chainKeys(c, 40), random.IntN(64)
 			for h := range 3 {
 				storeRun(x, names[(first+h)%64], startMillis+int64(c*3+h), keys, 0)
@@ -42,11 +41,10 @@ func measureMemory(r *Report, steps []step, z sizes) {
 	})
 	perMembership(r, "no sharing: one holder, a time for each key", 0, func(x *index.Index) {
 		names := ReplicaNames(64)
-		for c := range 400_000 {
+		for c := range min(400_000, max(z.large/10, 1)) {
 			storeRun(x, names[c%64], startMillis+int64(c), chainKeys(c, 1), 0)
 		}
 	})
-	measureClear(r, z)
 }
 
 // perMembership prints the bytes of an index by heap and by its own account.
@@ -61,32 +59,5 @@ func perMembership(r *Report, name string, limit float64, build func(*index.Inde
 		"holders_per_key": float64(n.Memberships) / float64(n.Keys),
 		"own_account":     float64(n.Bytes.Total()) / float64(n.Memberships),
 	})
-	runtime.KeepAlive(x)
-}
-
-// measureClear fills an index, clears all replicas and looks at what is left.
-func measureClear(r *Report, z sizes) {
-	debug.FreeOSMemory()
-	empty := ResidentBytes()
-	x := newIndex()
-	fill(x, z.memoryEntries, 128)
-	debug.FreeOSMemory()
-	full, n := ResidentBytes(), x.Counters(startMillis)
-	runtime.LockOSThread()
-	cpu := threadTime()
-	removed := 0
-	for _, name := range ReplicaNames(64) {
-		removed += x.ClearReplica(scope.Tenant, scope.Model, name)
-	}
-	spent := threadTime() - cpu
-	runtime.UnlockOSThread()
-	debug.FreeOSMemory()
-	r.AtMost("G4", "resident after all replicas cleared, of what was used", "ratio", 0.1,
-		[]float64{max(ResidentBytes()-empty, 0) / max(full-empty, 1)}, map[string]float64{
-			"memberships":             float64(n.Memberships),
-			"resident_full_mib":       (full - empty) / (1 << 20),
-			"resident_per_membership": (full - empty) / float64(n.Memberships),
-			"clear_ns_per_membership": float64(spent.Nanoseconds()) / float64(max(removed, 1)),
-		})
 	runtime.KeepAlive(x)
 }
