@@ -17,34 +17,21 @@ import (
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
-// askerConns is how many connections lookups come over, as from a few
-// gateways.
-const askerConns = 4
-
-// asker sends lookups over gRPC.
+// asker sends lookups over one gRPC connection, as a gateway does.
 type asker struct {
-	conns   []*grpc.ClientConn
-	clients []pb.InferenceCacheClient
+	conn   *grpc.ClientConn
+	client pb.InferenceCacheClient
 }
 
 func newAsker(s Instance) (*asker, error) {
-	a := &asker{}
-	for range askerConns {
-		conn, err := grpc.NewClient("passthrough:///"+s.GRPC(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
-		if err != nil {
-			a.close()
-			return nil, err
-		}
-		a.conns, a.clients = append(a.conns, conn), append(a.clients, pb.NewInferenceCacheClient(conn))
+	conn, err := grpc.NewClient("passthrough:///"+s.GRPC(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return nil, err
 	}
-	return a, nil
+	return &asker{conn, pb.NewInferenceCacheClient(conn)}, nil
 }
 
-func (a *asker) close() {
-	for _, c := range a.conns {
-		_ = c.Close()
-	}
-}
+func (a *asker) close() { _ = a.conn.Close() }
 
 // request asks for a chain of keys.
 func request(keys []uint64, blockSize int) *pb.LookupRouteRequest {
@@ -87,33 +74,49 @@ type answers struct {
 	seconds float64
 }
 
-// ask sends lookups at their times, each in a goroutine of its own, and waits
-// for all answers.
+// ask sends lookups at their times and waits for all answers. However many are
+// under way, the next one starts in time.
 func (a *asker) ask(ctx context.Context, requests []*pb.LookupRouteRequest, start time.Time, rate int, d time.Duration) answers {
 	n := max(int(float64(rate)*d.Seconds()), 1)
 	out := answers{took: make([]float64, n), late: make([]float64, n)}
 	var matched, failed atomic.Int64
+	due := func(i int) time.Time { return start.Add(time.Duration(i) * time.Second / time.Duration(rate)) }
+	one := func(i int) {
+		out.late[i] = micros(time.Since(due(i)))
+		answer, err := a.client.LookupRoute(ctx, requests[i*31%len(requests)])
+		out.took[i] = micros(time.Since(due(i)))
+		switch {
+		case err != nil:
+			failed.Add(1)
+		case len(answer.GetReplicaScores()) > 0 && answer.GetReasonCode() == "PREFIX_MATCH":
+			matched.Add(1)
+		}
+	}
 	var running sync.WaitGroup
+	work := make(chan int)
 	release := bench.Pacer()
 	for i := range n {
-		due := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-		bench.WaitUntil(due)
+		bench.WaitUntil(due(i))
 		if ctx.Err() != nil {
 			break
 		}
-		running.Go(func() {
-			out.late[i] = micros(time.Since(due))
-			answer, err := a.clients[i%len(a.clients)].LookupRoute(ctx, requests[i*31%len(requests)])
-			out.took[i] = micros(time.Since(due))
-			switch {
-			case err != nil:
-				failed.Add(1)
-			case len(answer.GetReplicaScores()) > 0 && answer.GetReasonCode() == "PREFIX_MATCH":
-				matched.Add(1)
-			}
-		})
+		select {
+		case work <- i:
+		default: // all callers are busy
+			running.Go(func() {
+				one(i)
+				for {
+					next, more := <-work
+					if !more {
+						return
+					}
+					one(next)
+				}
+			})
+		}
 	}
 	release()
+	close(work)
 	running.Wait()
 	out.seconds = time.Since(start).Seconds()
 	out.matched, out.failed = matched.Load(), failed.Load()

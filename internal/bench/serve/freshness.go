@@ -88,7 +88,7 @@ func (g *rig) fresh(ctx context.Context, e *engines, chain *int, start time.Time
 			if time.Since(sent) > 10*time.Second {
 				return nil, polls, fmt.Errorf("an event of %s was not seen within 10 s", one.replica)
 			}
-			answer, err := g.asker.clients[0].LookupRoute(ctx, lookup)
+			answer, err := g.asker.client.LookupRoute(ctx, lookup)
 			if err != nil {
 				return nil, polls, err
 			}

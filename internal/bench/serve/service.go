@@ -4,6 +4,7 @@ package serve
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -114,6 +115,7 @@ func (g *rig) measure(ctx context.Context, r *bench.Report, o Options, s stretch
 		if run == 0 { // warm-up
 			d = min(time.Second, d)
 		}
+		runtime.GC()
 		before, overflowsBefore := use(g.server), g.overflows()
 		start := time.Now().Add(10 * time.Millisecond)
 		var answered answers
