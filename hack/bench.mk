@@ -5,6 +5,7 @@
 BENCH_FLAGS ?= --short $(if $(TRACE),--trace $(TRACE))
 
 .PHONY: bench
-bench: build ## Measure the index against its goals; results in bench/results
+bench: build ## Measure index and service against their goals; results in bench/results
 	@mkdir -p bench/results
-	bin/inferencecache bench index $(BENCH_FLAGS) | tee bench/results/index.json
+	@set -o pipefail; for what in index serve; do \
+	bin/inferencecache bench $$what $(BENCH_FLAGS) | tee bench/results/$$what.json || exit 1; done

@@ -77,6 +77,7 @@ func (o *serverOptions) addIndexFlags(flags *pflag.FlagSet) {
 	flags.Int64Var(&x.MaxMemberships, "index-max-entries", 0, "bound of memberships; 0 is none")
 	flags.DurationVar(&x.TTL, "index-ttl", 30*time.Minute, "life of an entry that is not reported again")
 	flags.DurationVar(&x.SweepInterval, "index-sweep-interval", time.Minute, "time between sweeps; they run at least once a second")
+	flags.DurationVar(&x.LFUHalfLife, "lfu-half-life", 0, "time after which access counts of LFU tenants have halved, at least 1m; 0 is never")
 	flags.IntVar(&x.MaxTenants, "index-max-tenants", 10_000, "bound of tenants")
 	flags.IntVar(&x.MaxPartitions, "index-max-partitions", 100_000, "bound of (tenant, model, scheme, adapter)")
 	flags.DurationVar(&x.ReplicaSilence, "replica-silence-timeout", time.Minute, "silence after which a replica that used to talk is left out; 0 is never")

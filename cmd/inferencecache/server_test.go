@@ -117,6 +117,7 @@ func TestServerCommandExitCodes(t *testing.T) {
 		"an argument":                 {[]string{open, "extra"}, exitUsage, "extra"},
 		"a certificate without a key": {[]string{open, "--tls-cert-file=x"}, exitUsage, "key"},
 		"a memory bound of no size":   {[]string{open, "--index-max-memory=much"}, exitUsage, "--index-max-memory"},
+		"a half-life too short":       {[]string{open, "--lfu-half-life=1s"}, exitUsage, "LFU half-life"},
 		"a negative ranker weight":    {[]string{open, "--ranker-tier-weight-t2=-1"}, exitUsage, "tier weight T2"},
 		"a log level of no meaning":   {[]string{open, "--log-level=loud"}, exitUsage, "--log-level"},
 		"a missing certificate":       {[]string{open, "--tls-cert-file=/none", "--tls-key-file=/none"}, exitRuntime, "TLS"},

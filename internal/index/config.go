@@ -28,6 +28,9 @@ type Config struct {
 	// AffinitySilenceTimeoutMillis is the same for affinity candidates that
 	// have a session; 0 = never.
 	AffinitySilenceTimeoutMillis int64
+	// LFUHalfLifeMillis is after how long LFU counts have halved, at least
+	// MinLFUHalfLifeMillis; 0 = they never do.
+	LFUHalfLifeMillis int64
 	// Observe is told the length of each exclusive section; nil = nobody.
 	// It must not block and not call the index.
 	Observe func(op string, critical time.Duration)
@@ -35,6 +38,10 @@ type Config struct {
 	// "snapshot", lookups let through in between; nil = nobody. It must not
 	// block and not call the index.
 	ObserveRun func(task string, took time.Duration)
+	// ObserveWait is told of one in 64 waits for a lock, those of no length
+	// included; nil = nobody. It is called with locks held: it must not block
+	// and not call the index.
+	ObserveWait func(side WaitSide, waited time.Duration)
 	// Feed is told of changes; nil = nobody.
 	Feed Feed
 	// Seed spreads keys over tables; 0 = random.
@@ -46,6 +53,7 @@ const (
 	DefaultMaxTenants    = 10_000
 	DefaultMaxPartitions = 100_000
 	DefaultTTLMillis     = 30 * 60 * 1000
+	MinLFUHalfLifeMillis = 60 * 1000
 	// MaxReplicasPerScope bounds the replica ids of one scope.
 	MaxReplicasPerScope = 8_192
 )
@@ -62,6 +70,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxPartitions <= 0 {
 		c.MaxPartitions = DefaultMaxPartitions
+	}
+	if c.LFUHalfLifeMillis > 0 {
+		c.LFUHalfLifeMillis = max(c.LFUHalfLifeMillis, MinLFUHalfLifeMillis)
 	}
 	c.DefaultRules = c.DefaultRules.withDefaults()
 	return c

@@ -11,7 +11,7 @@ type creditRun struct {
 }
 
 // credit adds one access to each membership in the runs of matches.
-func (s *scope) credit(adapter string, keys Keys, matches []Match) {
+func (s *scope) credit(adapter string, keys Keys, matches []Match, now int64) {
 	s.write.Lock()
 	defer s.write.Unlock()
 	p := s.parts[adapter]
@@ -29,8 +29,10 @@ func (s *scope) credit(adapter string, keys Keys, matches []Match) {
 	slices.SortFunc(runs, func(a, b creditRun) int { return int(a.slot) - int(b.slot) })
 	w := s.x.begin(s)
 	defer s.x.end(w)
+	epoch := s.x.fading.credited(now)
+	s.fadeBy(s.x.fading.next(now))
 	for i := range min(int(blocks), keys.Len()) {
-		w.creditKey(p, keys, i, runs)
+		w.creditKey(p, keys, i, runs, epoch)
 		if w.full("apply") {
 			w.yield()
 		}
@@ -40,7 +42,7 @@ func (s *scope) credit(adapter string, keys Keys, matches []Match) {
 
 // creditKey plans the credits of key i. The memo holds while the same runs go
 // on.
-func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun) {
+func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun, epoch int64) {
 	k, ok := p.ref(keys, i)
 	if !ok {
 		return
@@ -61,7 +63,7 @@ func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun) {
 			return int(r.slot) - int(slot)
 		})
 		if found && int(runs[at].blocks) > i {
-			hs[j].count = min(hs[j].count+1, maxCredits)
+			hs[j].count = w.s.x.fading.add(hs[j].count, epoch)
 		}
 	}
 	if len(hs) == 0 {

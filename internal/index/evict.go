@@ -183,6 +183,7 @@ func (s *scope) rerank() {
 	for _, p := range s.parts {
 		if p.lfu != rules.LFU {
 			p.lfu = rules.LFU
+			s.fadeBy(0)
 			for _, id := range p.evict.all(&p.sets) {
 				p.requeue(&p.evict, id, p.ranks(p.record(id)).evict)
 			}

@@ -202,3 +202,16 @@ func (x *Index) Names() int {
 	}
 	return n
 }
+
+// CountAfter is the LFU count of a membership with so many credits in each
+// half-life.
+func CountAfter(halfLife int64, credits ...int) (count uint32) {
+	f := fading{halfLife: halfLife}
+	f.start.Store(1)
+	for i, n := range credits {
+		for range n {
+			count = f.add(count, f.epoch(1+int64(i)*halfLife))
+		}
+	}
+	return count
+}

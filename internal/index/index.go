@@ -16,6 +16,7 @@ type Index struct {
 	rules   atomic.Pointer[ruleSet]
 	limits  limits
 	evictor evictor
+	fading  fading
 	bytes   byteCount
 	slabs   slabs
 	writers sync.Pool
@@ -54,6 +55,7 @@ func New(cfg Config) *Index {
 	if x.seed == 0 {
 		x.seed = rand.Uint64()
 	}
+	x.fading.halfLife = cfg.LFUHalfLifeMillis
 	x.evictor.off = cfg.MaxMemberships <= 0 && cfg.MaxMemoryBytes <= 0
 	x.limits.maxTenants, x.limits.maxPartitions = cfg.MaxTenants, cfg.MaxPartitions
 	x.writers.New = func() any { return newWriter() }
@@ -128,7 +130,9 @@ func (x *Index) lockScope(id Scope, create bool) *scope {
 			}
 			s = x.makeScope(id)
 		}
+		begin := x.waitBegin()
 		s.write.Lock()
+		x.waited(WaitWrite, begin)
 		if !s.closed {
 			return s
 		}

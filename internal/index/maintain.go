@@ -12,7 +12,7 @@ const maintainScopes = 64
 func (x *Index) Maintain(nowMillis int64) (more bool) {
 	busy := 0
 	for _, s := range x.allScopes() {
-		if s.recheckAt.Load() > nowMillis && !s.idle.Load() {
+		if s.recheckAt.Load() > nowMillis && s.fadeAt.Load() > nowMillis && !s.idle.Load() {
 			continue
 		}
 		if busy++; busy > maintainScopes {
@@ -33,6 +33,7 @@ func (x *Index) Maintain(nowMillis int64) (more bool) {
 func (x *Index) maintainScope(s *scope, now int64) (more bool) {
 	s.write.Lock()
 	more = s.refresh(now, maintainMoves)
+	s.fade(now)
 	if s.idle.Load() {
 		s.forgetMembers(now)
 		s.forgetPartitions()

@@ -38,6 +38,8 @@ type partition struct {
 	touched bool // waits for a commit
 	counted bool // one of the partitions in use
 	lfu     bool // what evict is ordered by
+	// faded is below which counts are no more than none in that order.
+	faded uint32
 	// enqueued is the rank under which the cap knows this partition.
 	enqueued  int64
 	accounted Bytes

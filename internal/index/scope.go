@@ -40,6 +40,8 @@ type scope struct {
 	recheckAt atomic.Int64
 	// expiryDue is when the first membership had to be removed, 0 = never.
 	expiryDue atomic.Int64
+	// fadeAt is when LFU counts halve the next time, math.MaxInt64 = never.
+	fadeAt atomic.Int64
 	// idle says that Maintain may find members or partitions to forget.
 	idle atomic.Bool
 }
@@ -90,6 +92,7 @@ type flip struct{ old, fresh uint16 }
 func newScope(x *Index, id Scope, h *home) *scope {
 	s := &scope{x: x, id: id, home: h, parts: map[string]*partition{}, members: map[string]*member{}}
 	s.recheckAt.Store(math.MaxInt64)
+	s.fadeAt.Store(math.MaxInt64)
 	return s
 }
 

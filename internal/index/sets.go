@@ -114,8 +114,8 @@ func (p *partition) ranks(r record) ranks {
 // then second.
 func (p *partition) evictRank(r record, i int) int64 {
 	rank := r.holder(i).seen() / 1000
-	if p.lfu {
-		rank |= int64(min(r.count(i), maxCredits)) << secondBits
+	if n := min(r.count(i), maxCredits); p.lfu && n >= p.faded {
+		rank |= int64(n) << secondBits
 	}
 	return rank
 }

@@ -31,7 +31,9 @@ func (x *Index) Acquire(scope Scope, adapter string, nowMillis, ttlMillis int64)
 		s.refresh(nowMillis, maxSweep)
 		s.write.Unlock()
 	}
+	begin := x.waitBegin()
 	s.gate.RLock()
+	x.waited(WaitRead, begin)
 	v.scope, v.home, v.part = s, s.home, s.parts[adapter]
 	return v
 }
@@ -43,7 +45,7 @@ func (v *View) Release() {
 	}
 	v.scope.gate.RUnlock()
 	if len(v.credits) > 0 {
-		v.scope.credit(v.adapter, v.keys, v.credits)
+		v.scope.credit(v.adapter, v.keys, v.credits, v.now)
 	}
 	*v = View{}
 }

@@ -242,7 +242,9 @@ func (w *writer) commit(op string) {
 
 // exclusive runs f while no reader has a view of the scope.
 func (s *scope) exclusive(op string, f func()) {
+	begin := s.x.waitBegin()
 	s.gate.Lock()
+	s.x.waited(WaitWrite, begin)
 	if s.x.cfg.Observe == nil {
 		f()
 		s.gate.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
+	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/version"
 )
 
@@ -65,6 +66,7 @@ type processMetrics struct {
 	panics      *prometheus.CounterVec
 	requests    *prometheus.CounterVec
 	critical    map[string]prometheus.Observer
+	waits       map[index.WaitSide]prometheus.Observer
 	maintenance map[string]prometheus.Observer
 }
 
@@ -115,6 +117,10 @@ func newProcessMetrics(f family) *processMetrics {
 	for _, op := range []string{"apply", "evict", "clear", "expire", "cap", "quota", "snapshot", "policy", otherValue} {
 		m.critical[op] = critical.WithLabelValues(op)
 	}
+	waits := f.histograms("index_wait_seconds", "Waits for the index's locks, sampled 1 in 64.", fastBuckets, "side")
+	m.waits = map[index.WaitSide]prometheus.Observer{
+		index.WaitRead: waits.WithLabelValues("read"), index.WaitWrite: waits.WithLabelValues("write"),
+	}
 	maintenance := f.histograms("index_maintenance_seconds", "Whole runs of index maintenance.", lagBuckets, "task")
 	for _, task := range []string{taskExpire, "cap", "quota", "snapshot", otherValue} {
 		m.maintenance[task] = maintenance.WithLabelValues(task)
@@ -138,6 +144,11 @@ func observe(closed map[string]prometheus.Observer, value string, took time.Dura
 		observer = closed[otherValue]
 	}
 	observer.Observe(took.Seconds())
+}
+
+// observeWait is called by the index for some of its waits.
+func (m *processMetrics) observeWait(side index.WaitSide, waited time.Duration) {
+	m.waits[side].Observe(waited.Seconds())
 }
 
 // finished counts a call by its code.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/inferencecache/inference-cache/internal/defaults"
+	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/lookup"
 	"github.com/inferencecache/inference-cache/internal/ranking"
@@ -102,6 +103,9 @@ type IndexOptions struct {
 	MaxMemoryBytes int64
 	// MaxMemberships bounds memberships; default no bound.
 	MaxMemberships int64
+	// LFUHalfLife is after how long the access counts of LFU tenants have
+	// halved, at least a minute; default 0 = they never do.
+	LFUHalfLife time.Duration
 	// MaxTenants and MaxPartitions bound scopes; defaults 10,000 and 100,000.
 	MaxTenants, MaxPartitions int
 	// ReplicaSilence is after how long a replica that used to talk is left
@@ -179,6 +183,9 @@ func (o Options) validate() error {
 	}
 	if err := o.Ranking.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("ranking: %w", err))
+	}
+	if l := o.Index.LFUHalfLife; l != 0 && l < index.MinLFUHalfLifeMillis*time.Millisecond {
+		errs = append(errs, fmt.Errorf("LFU half-life is %v, expected 0 or at least a minute", l))
 	}
 	for _, bound := range []struct {
 		name  string

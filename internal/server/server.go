@@ -112,6 +112,7 @@ func New(options Options) (*Server, error) {
 	s.observers = newObservers(f, options.Now)
 	indexConfig := options.indexConfig(s.policies.View())
 	indexConfig.Observe, indexConfig.ObserveRun = s.process.observeCritical, s.process.observeRun
+	indexConfig.ObserveWait = s.process.observeWait
 	indexConfig.Feed = s.observers.events
 	s.index = index.New(indexConfig)
 	s.followPolicies()
@@ -144,6 +145,7 @@ func (o Options) indexConfig(view *policy.View) index.Config {
 	return index.Config{
 		MaxMemoryBytes:               o.Index.MaxMemoryBytes,
 		MaxMemberships:               o.Index.MaxMemberships,
+		LFUHalfLifeMillis:            o.Index.LFUHalfLife.Milliseconds(),
 		MaxTenants:                   o.Index.MaxTenants,
 		MaxPartitions:                o.Index.MaxPartitions,
 		DefaultRules:                 defaults,
