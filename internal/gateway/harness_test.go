@@ -80,7 +80,11 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 0\n")
 	case "/tokenize":
 		e.tokenize(w, r)
+<<<<<<< HEAD
 	case "/kv_event_sources", "/version":
+=======
+	case "/kv_event_sources", "/is_sleeping":
+>>>>>>> a40332f (Read load reports of SGLang and the sleep state of vLLM)
 		http.NotFound(w, r)
 	default:
 		body, _ := io.ReadAll(r.Body)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/engines"
-	"github.com/inferencecache/inference-cache/internal/routing"
 )
 
 const (
@@ -62,7 +61,12 @@ type upstream struct {
 	ready, seen         bool
 	failures, successes int
 	checks              int // successful ones since the last failure
+<<<<<<< HEAD
 	version             string
+=======
+	// asleep is what the engine said last, mute that it does not say.
+	asleep, mute bool
+>>>>>>> a40332f (Read load reports of SGLang and the sleep state of vLLM)
 }
 
 func newUpstream(replica Replica, resolver *net.Resolver) (*upstream, error) {
@@ -239,6 +243,7 @@ func (g *Gateway) discover(ctx context.Context, u *upstream) {
 	}
 }
 
+<<<<<<< HEAD
 // readVersion notices an engine that was replaced between two checks.
 func (g *Gateway) readVersion(ctx context.Context, u *upstream) {
 	if u.Runtime != engines.VLLM {
@@ -276,6 +281,8 @@ func (g *Gateway) readLoad(ctx context.Context, u *upstream) {
 	g.whileListed(u, func() { g.fleet.SetReport(u.ID, report, at) })
 }
 
+=======
+>>>>>>> a40332f (Read load reports of SGLang and the sleep state of vLLM)
 // get returns the body of a 200 answer; closing it ends the call.
 func (g *Gateway) get(ctx context.Context, u *upstream, path string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.options.Timeouts.Health)
