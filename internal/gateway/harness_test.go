@@ -41,6 +41,10 @@ type engine struct {
 	models             []string
 	static             []string
 	rank               *int
+	// sleeping tells whether it sleeps, loads is what /v1/loads says; each may
+	// be left out.
+	sleeping func() bool
+	loads    string
 
 	mu       sync.Mutex
 	received []received
@@ -71,20 +75,19 @@ func newEngine(t *testing.T, id string, change ...func(*engine)) *engine {
 
 func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
-	case "/health":
+	case "/health", "/model_info":
+	case "/v1/loads":
+		fmt.Fprint(w, e.loads)
 	case "/v1/models":
 		fmt.Fprintf(w, `{"object":"list","data":[%s]}`, strings.Join(e.models, ","))
 	case "/metrics":
 		fmt.Fprintf(w, "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"%d\"} 1\n", e.blockSize)
 		fmt.Fprint(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n")
 		fmt.Fprint(w, "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 0\n")
+		e.writeSleep(w)
 	case "/tokenize":
 		e.tokenize(w, r)
-<<<<<<< HEAD
-	case "/kv_event_sources", "/version":
-=======
-	case "/kv_event_sources", "/is_sleeping":
->>>>>>> a40332f (Read load reports of SGLang and the sleep state of vLLM)
+	case "/kv_event_sources", "/version", "/is_sleeping", "/server_info":
 		http.NotFound(w, r)
 	default:
 		body, _ := io.ReadAll(r.Body)
@@ -97,6 +100,17 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.mu.Unlock()
 		generate(w, r)
 	}
+}
+
+func (e *engine) writeSleep(w io.Writer) {
+	if e.sleeping == nil {
+		return
+	}
+	awake := 1
+	if e.sleeping() {
+		awake = 0
+	}
+	fmt.Fprintf(w, "# TYPE vllm:engine_sleep_state gauge\nvllm:engine_sleep_state{sleep_state=\"awake\"} %d\n", awake)
 }
 
 // requests returns what was received besides health checks and the like.

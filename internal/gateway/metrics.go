@@ -159,6 +159,9 @@ func (m *metrics) createClosedSets() {
 	create(m.lookups, lookupReasons)
 	create(m.hints, allHintOutcomes)
 	create(m.predictions, allSources)
+	for i := range routes {
+		m.queue.WithLabelValues(routes[i].endpoint)
+	}
 	create(m.moves, []string{string(routing.MoveSame), string(routing.MoveMoved), string(routing.MoveNew)})
 	create(m.hedges, hedgeResults)
 	create(m.tokens, tokenKinds)

@@ -61,12 +61,9 @@ type upstream struct {
 	ready, seen         bool
 	failures, successes int
 	checks              int // successful ones since the last failure
-<<<<<<< HEAD
 	version             string
-=======
 	// asleep is what the engine said last, mute that it does not say.
 	asleep, mute bool
->>>>>>> a40332f (Read load reports of SGLang and the sleep state of vLLM)
 }
 
 func newUpstream(replica Replica, resolver *net.Resolver) (*upstream, error) {
@@ -243,7 +240,6 @@ func (g *Gateway) discover(ctx context.Context, u *upstream) {
 	}
 }
 
-<<<<<<< HEAD
 // readVersion notices an engine that was replaced between two checks.
 func (g *Gateway) readVersion(ctx context.Context, u *upstream) {
 	if u.Runtime != engines.VLLM {
@@ -264,25 +260,6 @@ func (g *Gateway) readVersion(ctx context.Context, u *upstream) {
 	u.version = string(version)
 }
 
-func (g *Gateway) readLoad(ctx context.Context, u *upstream) {
-	ctx, cancel := context.WithTimeout(ctx, g.options.Timeouts.Health)
-	defer cancel()
-	profile, _ := engines.ProfileOf(u.Runtime)
-	at := time.Now()
-	families, err := engines.Scrape(ctx, u.client, u.url(profile.MetricsPath))
-	if err != nil {
-		return
-	}
-	load, err := u.meter.Read(families)
-	if err != nil {
-		return
-	}
-	report := routing.Report{WaitingTokens: int64(load.Waiting) * waitingTokens, Usage: load.Usage}
-	g.whileListed(u, func() { g.fleet.SetReport(u.ID, report, at) })
-}
-
-=======
->>>>>>> a40332f (Read load reports of SGLang and the sleep state of vLLM)
 // get returns the body of a 200 answer; closing it ends the call.
 func (g *Gateway) get(ctx context.Context, u *upstream, path string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.options.Timeouts.Health)

@@ -101,11 +101,12 @@ func (f *Fleet) considerLocked(r *Request) {
 	}
 }
 
-// shedLocked notes the least wait and says whether it is too long.
+// shedLocked notes the least wait and says whether it is too long. The
+// request's own tokens do not count: a long prompt waits for nobody.
 func (f *Fleet) shedLocked(r *Request, decision *Decision) bool {
 	least := math.Inf(1)
 	for _, i := range f.eligible {
-		least = min(least, f.considered[i].WaitSeconds)
+		least = min(least, f.considered[i].wait(0))
 	}
 	decision.MinWait = time.Duration(min(least, maxWaitSeconds) * float64(time.Second))
 	decision.Shed = r.ShedAbove > 0 && decision.MinWait > r.ShedAbove

@@ -29,8 +29,8 @@ type Request struct {
 	Tenant string
 	// Sticky is a key whose requests belong together; 0 is none.
 	Sticky uint64
-	// ShedAbove refuses the request if every replica makes it wait longer; 0
-	// refuses none.
+	// ShedAbove refuses the request if every replica would begin with it later;
+	// 0 refuses none.
 	ShedAbove time.Duration
 }
 
@@ -91,7 +91,8 @@ type Decision struct {
 	DelegatedTo string
 	// Move compares the choice with where the prefix went before.
 	Move Move
-	// MinWait is the least wait of all eligible replicas. Shed means that it
+	// MinWait is the least wait of all eligible replicas before they would begin
+	// with the request. Shed means that it
 	// was too long, so that nobody was chosen.
 	MinWait time.Duration
 	Shed    bool
