@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/inferencecache/inference-cache/internal/configfile"
 	"github.com/inferencecache/inference-cache/internal/control"
 	"github.com/inferencecache/inference-cache/internal/ranking"
 	"github.com/inferencecache/inference-cache/internal/server"
-	"github.com/inferencecache/inference-cache/internal/standalone"
 )
 
 type serverOptions struct {
@@ -134,7 +134,7 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	zeroIsNever(&options.Metrics.MaxReplicas, &options.Calls.PerSecond, &options.Calls.Concurrent, &options.ReplicaLimits.BlocksPerSecond)
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {
-		size, err := standalone.ParseByteSize(o.maxMemory)
+		size, err := configfile.ParseByteSize(o.maxMemory)
 		if err != nil {
 			return usagef("--index-max-memory: %w", err)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/inferencecache/inference-cache/internal/configfile"
 	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/engines"
 	"github.com/inferencecache/inference-cache/internal/routing"
@@ -42,7 +43,7 @@ func (c *Config) Validate() error {
 
 func (c *Config) check() *fault {
 	if c.Version != 0 && c.Version != ConfigVersion {
-		return &fault{"$.version", fmt.Sprintf("%d: expected %d", c.Version, ConfigVersion)}
+		return configfile.NewFault("$.version", fmt.Sprintf("%d: expected %d", c.Version, ConfigVersion))
 	}
 	for _, address := range []struct{ path, value string }{
 		{"$.listen", c.Listen}, {"$.admin", c.Admin}, {"$.grpc", c.GRPC},
@@ -52,11 +53,11 @@ func (c *Config) check() *fault {
 		}
 		_, port, err := net.SplitHostPort(address.value)
 		if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil {
-			return &fault{address.path, fmt.Sprintf("%q: expected HOST:PORT with a port from 0 to 65535", address.value)}
+			return configfile.NewFault(address.path, fmt.Sprintf("%q: expected HOST:PORT with a port from 0 to 65535", address.value))
 		}
 	}
 	if problem := idProblem(c.Tenant); problem != "" {
-		return &fault{"$.tenant", problem}
+		return configfile.NewFault("$.tenant", problem)
 	}
 	for i := range c.Engines {
 		if f := c.Engines[i].check(fmt.Sprintf("$.engines[%d]", i)); f != nil {
@@ -80,7 +81,7 @@ func (c *Config) checkSections() *fault {
 		{"$.log.level", c.Log.Level, logLevels},
 	} {
 		if choice.value != "" && !slices.Contains(choice.allowed, choice.value) {
-			return &fault{choice.path, fmt.Sprintf("%q: expected %s", choice.value, strings.Join(choice.allowed, ", "))}
+			return configfile.NewFault(choice.path, fmt.Sprintf("%q: expected %s", choice.value, strings.Join(choice.allowed, ", ")))
 		}
 	}
 	for _, duration := range []struct {
@@ -92,45 +93,45 @@ func (c *Config) checkSections() *fault {
 		{"$.index.ttl", c.Index.TTL},
 	} {
 		if duration.value < 0 {
-			return &fault{duration.path, fmt.Sprintf("%s: expected a positive duration", time.Duration(duration.value))}
+			return configfile.NewFault(duration.path, fmt.Sprintf("%s: expected a positive duration", time.Duration(duration.value)))
 		}
 	}
 	if c.Index.MaxEntries < 0 {
-		return &fault{"$.index.maxEntries", fmt.Sprintf("%d: expected 0 (only memory) or more", c.Index.MaxEntries)}
+		return configfile.NewFault("$.index.maxEntries", fmt.Sprintf("%d: expected 0 (only memory) or more", c.Index.MaxEntries))
 	}
 	return nil
 }
 
 func (e *Engine) check(path string) *fault {
 	if e.URL == "" {
-		return &fault{path, "an engine needs a url"}
+		return configfile.NewFault(path, "an engine needs a url")
 	}
 	parsed, err := url.Parse(e.URL)
 	if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" {
-		return &fault{path + ".url", fmt.Sprintf("%q: expected http://HOST:PORT or https://HOST:PORT", e.URL)}
+		return configfile.NewFault(path+".url", fmt.Sprintf("%q: expected http://HOST:PORT or https://HOST:PORT", e.URL))
 	}
 	if strings.Trim(parsed.Path, "/") != "" || parsed.RawQuery != "" || parsed.User != nil {
-		return &fault{path + ".url", fmt.Sprintf("%q: expected no path, query or user", parsed.Redacted())}
+		return configfile.NewFault(path+".url", fmt.Sprintf("%q: expected no path, query or user", parsed.Redacted()))
 	}
 	if e.Runtime != "" && !slices.Contains(runtimes, e.Runtime) {
-		return &fault{path + ".runtime", fmt.Sprintf("%q: expected %s", e.Runtime, strings.Join(runtimes, ", "))}
+		return configfile.NewFault(path+".runtime", fmt.Sprintf("%q: expected %s", e.Runtime, strings.Join(runtimes, ", ")))
 	}
 	if problem := endpointProblem(e.Events); problem != "" && e.Events != NoEvents {
-		return &fault{path + ".events", problem}
+		return configfile.NewFault(path+".events", problem)
 	}
 	if problem := endpointProblem(e.Replay); problem != "" {
-		return &fault{path + ".replay", problem}
+		return configfile.NewFault(path+".replay", problem)
 	}
 	if e.Replay != "" && e.Events == NoEvents {
-		return &fault{path + ".replay", "an engine without events has nothing to replay"}
+		return configfile.NewFault(path+".replay", "an engine without events has nothing to replay")
 	}
 	for _, id := range []struct{ key, value string }{{"replica", e.Replica}, {"model", e.Model}} {
 		if problem := idProblem(id.value); problem != "" {
-			return &fault{path + "." + id.key, problem}
+			return configfile.NewFault(path+"."+id.key, problem)
 		}
 	}
 	if e.Ranks < 0 || e.Ranks > maxRanks {
-		return &fault{path + ".ranks", fmt.Sprintf("%d: expected 1 to %d", e.Ranks, maxRanks)}
+		return configfile.NewFault(path+".ranks", fmt.Sprintf("%d: expected 1 to %d", e.Ranks, maxRanks))
 	}
 	return nil
 }
@@ -141,7 +142,7 @@ func (c *Config) checkUnique() *fault {
 	for i := range c.Engines {
 		engine := c.Engines[i].withDefaults()
 		if first, ok := replicas[engine.Replica]; ok {
-			return &fault{fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("replica %q is engine %d already", engine.Replica, first)}
+			return configfile.NewFault(fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("replica %q is engine %d already", engine.Replica, first))
 		}
 		replicas[engine.Replica] = i
 		if engine.Events == NoEvents {
@@ -149,7 +150,7 @@ func (c *Config) checkUnique() *fault {
 		}
 		socket := cmp.Or(engine.Events, engine.usualEvents())
 		if first, ok := sockets[socket]; ok {
-			return &fault{fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("events %s belong to engine %d already: give each engine its own", socket, first)}
+			return configfile.NewFault(fmt.Sprintf("$.engines[%d]", i), fmt.Sprintf("events %s belong to engine %d already: give each engine its own", socket, first))
 		}
 		sockets[socket] = i
 	}

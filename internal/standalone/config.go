@@ -2,18 +2,7 @@
 
 package standalone
 
-import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"reflect"
-
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-)
+import "github.com/inferencecache/inference-cache/internal/configfile"
 
 // ConfigVersion is the only version of the configuration file so far.
 const ConfigVersion = 1
@@ -103,106 +92,36 @@ type Log struct {
 }
 
 // ConfigError is a fault in a configuration file.
-type ConfigError struct {
-	File         string
-	Line, Column int // 1-based; 0 when the fault has no place
-	Problem      string
-}
+type ConfigError = configfile.Error
 
-func (e *ConfigError) Error() string {
-	if e.Line == 0 {
-		return fmt.Sprintf("%s: %s", e.File, e.Problem)
-	}
-	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Problem)
-}
+// Values of a configuration.
+type (
+	ByteSize = configfile.ByteSize
+	Duration = configfile.Duration
+	Count    = configfile.Count
+)
 
 // LoadFile reads and checks a configuration file. Every fault in it is a
 // *ConfigError with its line and column.
 func LoadFile(path string) (Config, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("reading configuration: %w", err)
-	}
-	return Parse(path, data)
+	var config Config
+	err := configfile.Load(path, &config, func() *fault { return config.check() })
+	return resultOf(config, err)
 }
 
 // Parse is LoadFile on bytes; name appears in errors.
-func Parse(name string, data []byte) (config Config, err error) {
-	defer func() {
-		if recover() != nil { // the YAML library gives up on some texts
-			config, err = Config{}, &ConfigError{File: name, Problem: "not the YAML of a configuration"}
-		}
-	}()
-	file, err := parser.ParseBytes(data, 0)
+func Parse(name string, data []byte) (Config, error) {
+	var config Config
+	err := configfile.Parse(name, data, &config, func() *fault { return config.check() })
+	return resultOf(config, err)
+}
+
+func resultOf(config Config, err error) (Config, error) {
 	if err != nil {
-		return Config{}, syntaxError(name, err)
-	}
-	if len(file.Docs) > 1 {
-		position := file.Docs[1].GetToken().Position
-		return Config{}, &ConfigError{name, position.Line, position.Column, "a second document: expected one"}
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
-	if err := decoder.Decode(&config); err != nil && !errors.Is(err, io.EOF) {
-		return Config{}, syntaxError(name, err)
-	}
-	if fault := config.check(); fault != nil {
-		return Config{}, locate(name, file, fault)
+		return Config{}, err
 	}
 	return config, nil
 }
 
-func syntaxError(name string, err error) error {
-	var placed *ConfigError
-	if errors.As(err, &placed) {
-		return &ConfigError{name, placed.Line, placed.Column, placed.Problem}
-	}
-	fault := &ConfigError{File: name, Problem: err.Error()}
-	var positioned yaml.Error
-	if errors.As(err, &positioned) {
-		fault.Problem = problemOf(positioned)
-		if token := positioned.GetToken(); token != nil {
-			fault.Line, fault.Column = token.Position.Line, token.Position.Column
-		}
-	}
-	return fault
-}
-
-// problemOf says what is wrong in words of the file, not of the decoder.
-func problemOf(err yaml.Error) string {
-	var wrong *yaml.TypeError
-	if !errors.As(err, &wrong) || wrong.Token == nil || wrong.DstType == nil {
-		return err.GetMessage()
-	}
-	expected := ""
-	switch wrong.DstType.Kind() {
-	case reflect.Bool:
-		expected = "true or false"
-	case reflect.Int, reflect.Int64:
-		expected = "a whole number"
-	case reflect.String:
-		expected = "a text"
-	default:
-		return err.GetMessage()
-	}
-	return fmt.Sprintf("%q: expected %s", wrong.Token.Value, expected)
-}
-
 // fault is a wrong value and the YAML path of it.
-type fault struct{ path, problem string }
-
-func (f *fault) Error() string { return f.path[len("$."):] + ": " + f.problem }
-
-func locate(name string, file *ast.File, f *fault) error {
-	located := &ConfigError{File: name, Problem: f.Error()}
-	path, err := yaml.PathString(f.path)
-	if err != nil {
-		return located
-	}
-	node, err := path.FilterFile(file)
-	if err != nil {
-		return located
-	}
-	position := node.GetToken().Position
-	located.Line, located.Column = position.Line, position.Column
-	return located
-}
+type fault = configfile.Fault

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package standalone
+package configfile
 
 import (
 	"fmt"
@@ -81,5 +81,5 @@ func scalar(node ast.Node) string { return node.GetToken().Value }
 // valueError places a bad value; Parse adds the file's name.
 func valueError(node ast.Node, err error) error {
 	position := node.GetToken().Position
-	return &ConfigError{Line: position.Line, Column: position.Column, Problem: err.Error()}
+	return &Error{Line: position.Line, Column: position.Column, Problem: err.Error()}
 }
