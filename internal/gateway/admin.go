@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -18,13 +19,7 @@ import (
 func (g *Gateway) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if waiting := g.Waiting(); waiting != "" {
-			writeText(w, http.StatusServiceUnavailable, waiting)
-			return
-		}
-		writeText(w, http.StatusOK, "ok")
-	})
+	mux.HandleFunc("GET /readyz", g.serveReady)
 	metrics := promhttp.HandlerFor(g.options.Registry, promhttp.HandlerOpts{}).ServeHTTP
 	if g.adminToken != nil {
 		metrics = g.operatorsOnly(metrics)
@@ -37,6 +32,30 @@ func (g *Gateway) AdminHandler() http.Handler {
 	}
 	mux.HandleFunc("POST /debug/explain", g.operatorsOnly(g.serveExplain))
 	return mux
+}
+
+// serveReady says with ?verbose how many replicas are there.
+func (g *Gateway) serveReady(w http.ResponseWriter, r *http.Request) {
+	code, text := http.StatusOK, "ok"
+	if waiting := g.Waiting(); waiting != "" {
+		code, text = http.StatusServiceUnavailable, waiting
+	}
+	if r.URL.Query().Has("verbose") {
+		ready, all := g.ReadyReplicas()
+		text += fmt.Sprintf("\nreplicas: %d of %d ready", ready, all)
+	}
+	writeText(w, code, text)
+}
+
+// ReadyReplicas counts the replicas whose last check was good, and all.
+func (g *Gateway) ReadyReplicas() (ready, all int) {
+	states := g.fleet.States(time.Now())
+	for _, s := range states {
+		if s.Ready {
+			ready++
+		}
+	}
+	return ready, len(states)
 }
 
 // localOnly refuses peers on other machines: what it guards tells about the
@@ -97,9 +116,12 @@ type ReplicaState struct {
 	Draining  bool     `json:"draining"`
 	Cordoned  bool     `json:"cordoned"`
 	Asleep    bool     `json:"asleep"`
-	Breaker   string   `json:"breaker"`
-	Saturated bool     `json:"saturated"`
-	Inflight  int      `json:"inflight"`
+	// Dishonest is set while the engine has less than half of what the index
+	// claims, so that its prefixes get no credit.
+	Dishonest bool   `json:"dishonest"`
+	Breaker   string `json:"breaker"`
+	Saturated bool   `json:"saturated"`
+	Inflight  int    `json:"inflight"`
 	// QueueTokens wait for prefill; WaitSeconds is what they and a full cache
 	// cost; PrefillRate is in tokens per second.
 	QueueTokens int64   `json:"queue_tokens"`
@@ -126,7 +148,7 @@ func (g *Gateway) State() State {
 		}
 		replica := ReplicaState{
 			ID: s.ID, Runtime: u.Runtime, Tenant: u.Tenant, BlockSize: u.blockSize.Load(),
-			Ready: s.Ready, Draining: s.Draining, Cordoned: s.Cordoned, Asleep: s.Asleep, Breaker: s.Breaker.String(), Saturated: s.View.Saturated,
+			Ready: s.Ready, Draining: s.Draining, Cordoned: s.Cordoned, Asleep: s.Asleep, Dishonest: s.Dishonest, Breaker: s.Breaker.String(), Saturated: s.View.Saturated,
 			Inflight: s.View.Inflight, QueueTokens: s.View.QueueTokens, WaitSeconds: s.View.WaitSeconds,
 			PrefillRate: s.View.RateTokens, Models: []string{},
 		}

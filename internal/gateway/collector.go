@@ -17,6 +17,7 @@ type collector struct {
 
 	candidates, spread, indexState, approx, speculative, breakerState *prometheus.Desc
 	inflight, queueTokens, rate, saturated, replicaOpen, findings     *prometheus.Desc
+	dishonest                                                         *prometheus.Desc
 }
 
 // maxReplicaSeries bounds the replicas with series of their own.
@@ -43,13 +44,14 @@ func newCollector(g *Gateway) *collector {
 		saturated:    plain("replica_saturated", "1 while a replica gets no work for its cache.", "replica_id"),
 		findings:     plain("findings", "Open findings; /debug/state tells what to do.", "code"),
 		replicaOpen:  plain("replica_breaker", "0 closed, 1 half-open, 2 open.", "replica_id"),
+		dishonest:    plain("replica_dishonest", "1 while the engine has less than half of what the index claims.", "replica_id"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.candidates, c.approx, c.speculative, c.spread, c.indexState, c.breakerState,
-		c.inflight, c.queueTokens, c.rate, c.saturated, c.replicaOpen, c.findings} {
+		c.inflight, c.queueTokens, c.rate, c.saturated, c.replicaOpen, c.findings, c.dishonest} {
 		out <- d
 	}
 }
@@ -74,6 +76,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.rate, s.View.RateTokens, s.ID)
 		gauge(c.saturated, one(s.View.Saturated), s.ID)
 		gauge(c.replicaOpen, float64(s.Breaker), s.ID)
+		gauge(c.dishonest, one(s.Dishonest), s.ID)
 	}
 	approximate, speculative := c.gateway.fleet.Entries(now)
 	gauge(c.approx, float64(approximate))

@@ -250,9 +250,24 @@ func (x *exchange) account(r *relay) {
 		m.tokens.WithLabelValues("engine_cached").Add(float64(max(cached, 0)))
 	}
 	x.checkParity(reported, cached, known)
+	if known && !x.batch {
+		x.checkHonesty(r.attempt.guard, cached)
+	}
 	if reported != nil && reported.CompletionTokens > 1 && r.events {
 		perToken := r.lastAt.Sub(r.firstAt).Seconds() / float64(reported.CompletionTokens-1)
 		m.tpotSeconds.WithLabelValues(x.route.endpoint).Observe(perToken)
+	}
+}
+
+// checkHonesty tells the fleet what the engine had, and the log what follows.
+func (x *exchange) checkHonesty(guard *routing.Guard, cached int) {
+	dishonest, changed := guard.Cached(cached)
+	id, _ := guard.Replica()
+	switch {
+	case changed && dishonest:
+		x.gateway.logger.Warn("the engine has less than half of what the index claims; its prefixes get no credit", "replica", id)
+	case changed:
+		x.gateway.logger.Info("the engine has what the index claims again", "replica", id)
 	}
 }
 

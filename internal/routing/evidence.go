@@ -63,6 +63,7 @@ func (f *Fleet) placeEvidenceLocked(r *Request, decision *Decision) {
 // placeHintLocked gives what the hint says to the replicas it names.
 func (f *Fleet) placeHintLocked(r *Request, decision *Decision, matches bool) {
 	prediction := &decision.Prediction
+	f.claims = append(f.claims[:0], make([]int, len(f.ordered))...)
 	for rank, score := range r.Hint.Scores {
 		at, known := slices.BinarySearchFunc(f.ordered, score.Replica, compareID)
 		if !known {
@@ -77,7 +78,11 @@ func (f *Fleet) placeHintLocked(r *Request, decision *Decision, matches bool) {
 			continue // named twice: the better position counts
 		}
 		c.HintRank, c.HintScore = rank, score.Score
-		if matches && score.MatchedTokens > 0 {
+		if !matches || score.MatchedTokens <= 0 {
+			continue
+		}
+		f.claims[at] = min(score.MatchedTokens, r.promptTokens())
+		if !f.ordered[at].honesty.dishonest {
 			c.MatchedTokens, c.HintTokens, c.Source = score.MatchedTokens, score.MatchedTokens, SourceIndexLookup
 			prediction.BestOverlapTokens = max(prediction.BestOverlapTokens, c.MatchedTokens)
 		}
@@ -91,8 +96,8 @@ func (f *Fleet) placeOwnLocked(r *Request, maxAge time.Duration, source Source) 
 	}
 	f.placedFor(r.Role).match(r.Now, r.Chain.Keys, maxAge, func(slot uint32, depth int) {
 		m, known := f.bySlot[slot]
-		if !known {
-			return // left since
+		if !known || m.honesty.dishonest {
+			return // left since, or known not to keep what it is given
 		}
 		at, _ := slices.BinarySearchFunc(f.ordered, m.replica.ID, compareID)
 		c := &f.considered[at]

@@ -106,6 +106,7 @@ type Fleet struct {
 	recency recency
 	// The rest is scratch space of one decision.
 	considered []Candidate // parallel to ordered
+	claims     []int       // of the index, parallel to ordered
 	eligible   []int       // positions in considered
 	order      []int       // positions in considered, most telling first
 	selection  Selection
@@ -119,6 +120,7 @@ type member struct {
 	drained bool
 	asleep  bool
 	breaker *breaker.Breaker
+	honesty honesty
 	record  record
 	// ejectedUntil is when the latest ejection as an outlier ends, readySince
 	// when the replica was first seen ready.
@@ -351,8 +353,10 @@ type State struct {
 	Draining bool
 	Cordoned bool
 	Asleep   bool
-	Breaker  breaker.State
-	View     View
+	// Dishonest is set while the index's claims of it get no credit.
+	Dishonest bool
+	Breaker   breaker.State
+	View      View
 }
 
 // States reports on all replicas, by id.
@@ -372,7 +376,7 @@ func (f *Fleet) States(now time.Time) []State {
 	for i, m := range f.ordered {
 		states[i] = State{
 			ID: m.replica.ID, Ready: m.ready, Draining: m.drained, Cordoned: m.replica.Cordoned, Asleep: m.asleep,
-			Breaker: m.breaker.State(now), View: candidates[i].View,
+			Dishonest: m.honesty.dishonest, Breaker: m.breaker.State(now), View: candidates[i].View,
 		}
 	}
 	return states

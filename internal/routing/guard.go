@@ -45,7 +45,10 @@ type Guard struct {
 	pin    *pin
 	pinned bool
 
-	// Guarded by fleet.mu, like keys.
+	// claimed are tokens the index says the replica holds, until compared.
+	claimed int
+
+	// Guarded by fleet.mu, like keys and claimed.
 	generation                  uint64
 	answered, prefilled, closed bool
 }
@@ -58,6 +61,7 @@ func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
 		trial:      m.breaker.Start(r.Now),
 		dispatched: r.Now,
 		generation: m.generation,
+		claimed:    f.claimOf(m),
 	}
 	if !r.Streamed {
 		view := f.viewLocked(m, r.Now)

@@ -38,6 +38,8 @@ func (s *Standalone) newAdminServer() *http.Server {
 }
 
 // serveReady answers 200 once requests get hints as good as they will be.
+// Engines that die later do not change that: clients get a clear answer, which
+// nobody could give them once traffic stays away.
 func (s *Standalone) serveReady(w http.ResponseWriter, r *http.Request) {
 	state := s.server.Readiness()
 	waiting := cmp.Or(s.gateway.Waiting(), state.Waiting)
@@ -48,6 +50,8 @@ func (s *Standalone) serveReady(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("verbose") {
 		text += fmt.Sprintf("sessions: %d live, %d in snapshot, %d lost\nblocks received: %d\nblocks expected: %d\n",
 			state.Sync.Live, state.Sync.Snapshot, state.Sync.Lost, state.Sync.BlocksReceived, state.Sync.BlocksExpected)
+		ready, all := s.gateway.ReadyReplicas()
+		text += fmt.Sprintf("replicas: %d of %d ready\n", ready, all)
 		for _, p := range s.publishers {
 			status := p.Status()
 			text += fmt.Sprintf("engine %s: %d of %d event streams, in step with the index: %t\n",

@@ -195,6 +195,29 @@ func TestAdminPages(t *testing.T) {
 }
 
 // What a prompt says must stay between client, gateway and engine.
+// Readiness is about this process: without engines it still has to be there to
+// tell clients so, with a 503 that says when to try again.
+func TestStaysReadyWithoutEngines(t *testing.T) {
+	f := startFleet(t, startEngine(t, fastEngine()), startEngine(t, fastEngine()))
+	ready := func(want string) func() bool {
+		return func() bool {
+			status, body := f.get("/readyz?verbose")
+			return status == http.StatusOK && strings.Contains(body, want)
+		}
+	}
+	eventually(t, 15*time.Second, "ready", ready("replicas: 2 of 2 ready"))
+	for _, e := range f.engines {
+		e.Close()
+	}
+	eventually(t, 15*time.Second, "all engines are gone, and that is shown", ready("replicas: 0 of 2 ready"))
+	if got := f.complete(text("nobody", 160), nil); got.status != http.StatusServiceUnavailable || got.errorCode != "no_ready_replica" {
+		t.Errorf("answer %+v, want 503 no_ready_replica", got)
+	}
+	if !ready("ok\n")() {
+		t.Error("not ready any more")
+	}
+}
+
 func TestPromptsAppearInNoLogOrMetric(t *testing.T) {
 	f := startFleet(t, startEngine(t, fastEngine()), startEngine(t, fastEngine()))
 	const canary = "xylophone-canary-4711"
