@@ -29,11 +29,13 @@ const (
 	BlockSizeUnknown Code = "block_size_unknown"
 	// TokenizerDown: the tokenizer keeps failing.
 	TokenizerDown Code = "tokenizer_unavailable"
+	// ReplicaDishonest: an engine has less than half of what the index claims.
+	ReplicaDishonest Code = "replica_dishonest"
 )
 
 // Codes lists all codes.
 func Codes() []Code {
-	return []Code{ParityFailed, CountMismatch, EventsMissing, BlockSizeMismatch, BlockSizeUnknown, TokenizerDown}
+	return []Code{ParityFailed, CountMismatch, EventsMissing, BlockSizeMismatch, BlockSizeUnknown, TokenizerDown, ReplicaDishonest}
 }
 
 // Finding is one thing that is wrong. No member holds data of requests.

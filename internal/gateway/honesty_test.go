@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/inferencecache/inference-cache/internal/finding"
 	"github.com/inferencecache/inference-cache/internal/gateway"
 )
 
@@ -38,6 +39,9 @@ func TestDishonestReplicaLosesItsCredit(t *testing.T) {
 		if replica.Dishonest != (replica.ID == "b") {
 			t.Errorf("%s: dishonest %v", replica.ID, replica.Dishonest)
 		}
+	}
+	if open := f.State().Findings; len(open) != 1 || open[0].Code != finding.ReplicaDishonest || open[0].Where != "b" {
+		t.Errorf("findings %+v, want one about b", open)
 	}
 	if got := f.value("gateway_replica_dishonest", "replica_id", "b"); got != 1 {
 		t.Errorf("gauge %v, want 1", got)

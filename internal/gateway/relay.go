@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/finding"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
 
@@ -259,16 +260,26 @@ func (x *exchange) account(r *relay) {
 	}
 }
 
-// checkHonesty tells the fleet what the engine had, and the log what follows.
+// checkHonesty tells the fleet what the engine had, and people what follows.
 func (x *exchange) checkHonesty(guard *routing.Guard, cached int) {
 	dishonest, changed := guard.Cached(cached)
-	id, _ := guard.Replica()
-	switch {
-	case changed && dishonest:
-		x.gateway.logger.Warn("the engine has less than half of what the index claims; its prefixes get no credit", "replica", id)
-	case changed:
-		x.gateway.logger.Info("the engine has what the index claims again", "replica", id)
+	if !changed {
+		return
 	}
+	id, _ := guard.Replica()
+	g := x.gateway
+	if !dishonest {
+		g.found.Clear(finding.ReplicaDishonest, id)
+		g.logger.Info("the engine has what the index claims again", "replica", id)
+		return
+	}
+	const what = "the engine has less than half of what the index claims"
+	g.found.Raise(finding.Finding{
+		Code: finding.ReplicaDishonest, Where: id, What: what,
+		Action: "compare block size, salt and prefix caching of the engine with its publisher's; " +
+			"its prefixes get no credit until 1,000 answers are better",
+	}, time.Now())
+	g.logger.Warn(what+"; its prefixes get no credit", "finding", finding.ReplicaDishonest, "replica", id)
 }
 
 func (x *exchange) checkParity(reported *usage, cached int, cachedKnown bool) {
