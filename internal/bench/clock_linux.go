@@ -78,6 +78,25 @@ func ProcessTimeOf(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / ticksPerSecond
 }
 
+// MachineTime returns the processor time of everything on the machine, and what
+// the host gave to other guests meanwhile.
+func MachineTime() (busy, stolen time.Duration) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal
+	if len(fields) < 9 {
+		return 0, 0
+	}
+	ticks := func(i int) time.Duration {
+		n, _ := strconv.ParseInt(fields[i], 10, 64)
+		return time.Duration(n) * time.Second / ticksPerSecond
+	}
+	return ticks(1) + ticks(2) + ticks(3) + ticks(6) + ticks(7), ticks(8)
+}
+
 // residentOf reads the resident memory of a process.
 func residentOf(pid string) float64 {
 	line, err := os.ReadFile("/proc/" + pid + "/statm")

@@ -30,5 +30,8 @@ func ResidentBytesOf(int) float64 { return 0 }
 // ProcessTimeOf returns the processor time of a process, 0 when unknown.
 func ProcessTimeOf(int) time.Duration { return 0 }
 
+// MachineTime knows nothing here.
+func MachineTime() (busy, stolen time.Duration) { return 0, 0 }
+
 // cpuModel names the processor, "" when unknown.
 func cpuModel() string { return "" }

@@ -46,6 +46,7 @@ func measureFreshness(ctx context.Context, r *bench.Report, o Options) error {
 		var values []float64
 		var detail map[string]float64
 		for range o.Runs {
+			before := use(rig.server)
 			start := time.Now().Add(10 * time.Millisecond)
 			var beside sync.WaitGroup
 			var broken error
@@ -66,6 +67,7 @@ func measureFreshness(ctx context.Context, r *bench.Report, o Options) error {
 				"events": float64(len(took)), "p50_ms": bench.Quantile(took, 0.5), "p99.9_ms": bench.Quantile(took, 0.999),
 				"max_ms": bench.Quantile(took, 1), "lookups_per_event": float64(polls) / float64(max(len(took), 1)),
 			}
+			use(rig.server).since(before).detail(detail)
 		}
 		r.AtMost("G7", row.name, "ms", 5, values, detail)
 	}

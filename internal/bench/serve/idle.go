@@ -46,24 +46,24 @@ func measureIdle(ctx context.Context, r *bench.Report, o Options) error {
 	defer e.close()
 	debug.FreeOSMemory()
 	time.Sleep(min(2*time.Second, o.Duration))
-	var shares, sizes []float64
+	var percents, sizes []float64
 	var detail map[string]float64
 	for range o.Runs {
 		before := use(server)
 		time.Sleep(o.Duration)
-		serverShare, publishers := use(server).since(before)
-		shares = append(shares, 100*(serverShare+publishers))
+		used := use(server).since(before)
+		percents = append(percents, 100*(used.server+used.bench))
 		ours, servers := bench.ResidentBytes()/mib, 0.0
 		if server.PID() != os.Getpid() {
 			servers = bench.ResidentBytesOf(server.PID()) / mib
 		}
 		sizes = append(sizes, ours+servers)
 		detail = map[string]float64{
-			"publishers": float64(o.Idle), "server_percent": 100 * serverShare, "publishers_percent": 100 * publishers,
+			"publishers": float64(o.Idle), "server_percent": 100 * used.server, "publishers_percent": 100 * used.bench,
 			"server_mib": servers, "publishers_mib": ours,
 		}
 	}
-	r.AtMost("G11", "processor time of server and idle publishers, of one core", "percent", 2, shares, detail)
+	r.AtMost("G11", "processor time of server and idle publishers, of one core", "percent", 2, percents, detail)
 	r.AtMost("G11", "resident memory of server and idle publishers", "MiB", 100, sizes, detail)
 	return nil
 }

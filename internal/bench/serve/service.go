@@ -138,7 +138,7 @@ func (g *rig) measure(ctx context.Context, r *bench.Report, o Options, s stretch
 		}
 		values = append(values, bench.Quantile(answered.took, 0.99))
 		detail = answered.detail()
-		detail["server_cores"], detail["client_cores"] = use(g.server).since(before)
+		use(g.server).since(before).detail(detail)
 		if s.events > 0 {
 			detail["events_per_s"], detail["events_offered_per_s"] = events/seconds, float64(s.events)
 			detail["queue_overflows"] = float64(g.overflows() - overflowsBefore)

@@ -84,22 +84,36 @@ func (w *watcher) readiness(ctx context.Context) (r readiness, err error) {
 	return r, err
 }
 
-// usage is what server and measuring process have used.
+// usage is what server, measuring process and machine have used.
 type usage struct {
-	at            time.Time
-	server, bench time.Duration
+	at                    time.Time
+	server, bench         time.Duration
+	machineBusy, stolenBy time.Duration
 }
 
 func use(s Instance) usage {
 	u := usage{at: time.Now(), bench: bench.ProcessTime()}
+	u.machineBusy, u.stolenBy = bench.MachineTime()
 	if s.PID() != os.Getpid() {
 		u.server = bench.ProcessTimeOf(s.PID())
 	}
 	return u
 }
 
-// since returns the shares of one core used since an earlier look.
-func (u usage) since(before usage) (server, bench float64) {
+// shares are parts of one core.
+type shares struct{ server, bench, others, stolen float64 }
+
+// since returns the shares used since an earlier look.
+func (u usage) since(before usage) shares {
 	wall := u.at.Sub(before.at).Seconds()
-	return (u.server - before.server).Seconds() / wall, (u.bench - before.bench).Seconds() / wall
+	share := func(now, then time.Duration) float64 { return (now - then).Seconds() / wall }
+	s := shares{server: share(u.server, before.server), bench: share(u.bench, before.bench), stolen: share(u.stolenBy, before.stolenBy)}
+	s.others = max(share(u.machineBusy, before.machineBusy)-s.server-s.bench, 0)
+	return s
+}
+
+// detail adds them to a row. Others and the host belong to nobody measured:
+// where they are not small, the row says little.
+func (s shares) detail(to map[string]float64) {
+	to["server_cores"], to["client_cores"], to["other_cores"], to["stolen_cores"] = s.server, s.bench, s.others, s.stolen
 }
