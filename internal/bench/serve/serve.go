@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -62,6 +63,10 @@ func (o Options) withDefaults() Options {
 // the server more of the machine than the clients do.
 const lazyGC = 800
 
+// clientThreads is how many threads a core may run clients and publishers, so
+// that the kernel shares cores among them as among processes.
+const clientThreads = 4
+
 // Run measures and prints one JSON object a row: first the machine, then each
 // measurement. Idling comes first, while the process is still small.
 func Run(ctx context.Context, out io.Writer, o Options) error {
@@ -75,6 +80,7 @@ func Run(ctx context.Context, out io.Writer, o Options) error {
 		Events   int           `json:"events_per_second"`
 	}{bench.ThisMachine(), o.Short, o.Duration.Seconds(), o.Rate, o.Events})
 	defer debug.SetGCPercent(debug.SetGCPercent(lazyGC))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(clientThreads * runtime.NumCPU()))
 	parts := map[string]func(context.Context, *bench.Report, Options) error{
 		"G6": measureService, "G7": measureFreshness, "G8": measureRecovery, "G11": measureIdle,
 	}
