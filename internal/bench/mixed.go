@@ -118,7 +118,7 @@ func measureMixed(ctx context.Context, r *Report, steps []step, z sizes) {
 		}
 		r.AtLeast("G5", "block events per second, "+of+", drain counted", "M/s", least, []float64{o.offered / o.wall / 1e6},
 			map[string]float64{"achieved_share": o.offered / o.wall / rate})
-		o.print(r, "a writer, "+of, limit)
+		o.print(r, "a writer, "+of, limit, base)
 	}
 	names := ReplicaNames(64)
 	beside := []struct {
@@ -138,14 +138,15 @@ func measureMixed(ctx context.Context, r *Report, steps []step, z sizes) {
 				b.do(i)
 				time.Sleep(50 * time.Millisecond)
 			}
-		}).print(r, "1 M/s and "+b.what, besideLimit)
+		}).print(r, "1 M/s and "+b.what, besideLimit, base)
 	}
 }
 
-// print reports the lookups of a stretch.
-func (o outcome) print(r *Report, beside string, limit float64) {
-	r.AtMost("G5", "lookup p99 beside "+beside, "us", limit, []float64{Quantile(o.lookups, 0.99)}, map[string]float64{
-		"p50_us": Quantile(o.lookups, 0.5), "max_us": Quantile(o.lookups, 1), "lookups": float64(len(o.lookups)),
+// print reports the lookups of a stretch; alone is their p99 without a writer.
+func (o outcome) print(r *Report, beside string, limit, alone float64) {
+	p99 := Quantile(o.lookups, 0.99)
+	r.AtMost("G5", "lookup p99 beside "+beside, "us", limit, []float64{p99}, map[string]float64{
+		"times_no_writer": p99 / max(alone, 0.001), "p50_us": Quantile(o.lookups, 0.5), "max_us": Quantile(o.lookups, 1), "lookups": float64(len(o.lookups)),
 	})
 }
 
