@@ -173,8 +173,11 @@ func canaryBody(model string, chat bool, repeats int) []byte {
 	} else {
 		request["prompt"] = mark + "\n" + text
 	}
-	body, _ := json.Marshal(request) // texts, numbers and valid JSON always encode
-	return body
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false) // as clients write it
+	_ = encoder.Encode(request)  // texts, numbers and valid JSON always encode
+	return bytes.TrimSpace(body.Bytes())
 }
 
 // sendCanary has the replica compute the canary, as load like any other.
@@ -255,9 +258,12 @@ func (g *Gateway) judgeCanary(ctx context.Context, c *canary, of pool, replica s
 		missing.unseen = "blocks of the model do not reach the index: it answers " + knownReason(last.GetReasonCode())
 		return missing
 	}
-	return canaryResult{state: parityFailed, replica: replica, reason: fmt.Sprintf(
-		"of %d blocks of a canary computed by replica %s, %d appeared in the index under our keys within %s",
-		len(c.keys), replica, best/of.blockSize, appear)}
+	reason := fmt.Sprintf("of %d blocks of a canary computed by replica %s, %d appeared in the index under our keys within %s",
+		len(c.keys), replica, best/of.blockSize, appear)
+	if best == 0 && reader.last != nil {
+		reason += "; the number of tokens agrees, so see whether its events arrive at all"
+	}
+	return canaryResult{state: parityFailed, replica: replica, reason: reason}
 }
 
 // lookUpCanary returns nil if the index does not answer.

@@ -27,7 +27,8 @@ const (
 var (
 	runtimes       = []string{"vllm", "sglang", "tensorrt-llm"}
 	policies       = routing.PolicyNames()
-	tokenizerModes = []string{"engine", "ids"}
+	tokenizerModes = []string{"render", "engine", "local", "ids"}
+	switches       = []string{"on", "off"}
 	logFormats     = []string{"json", "text"}
 	logLevels      = []string{"debug", "info", "warn", "error"}
 )
@@ -77,12 +78,19 @@ func (c *Config) checkSections() *fault {
 	}{
 		{"$.routing.policy", c.Routing.Policy, policies},
 		{"$.tokenizer.mode", c.Tokenizer.Mode, tokenizerModes},
+		{"$.tokenizer.parity", c.Tokenizer.Parity, switches},
 		{"$.log.format", c.Log.Format, logFormats},
 		{"$.log.level", c.Log.Level, logLevels},
 	} {
 		if choice.value != "" && !slices.Contains(choice.allowed, choice.value) {
 			return configfile.NewFault(choice.path, fmt.Sprintf("%q: expected %s", choice.value, strings.Join(choice.allowed, ", ")))
 		}
+	}
+	if c.Tokenizer.Mode == "local" && len(c.Tokenizer.Folders) == 0 {
+		return &fault{"$.tokenizer", "mode local needs folders"}
+	}
+	if c.Tokenizer.RenderURL != "" && c.Tokenizer.Mode != "render" {
+		return &fault{"$.tokenizer.renderURL", "expected only with mode render"}
 	}
 	for _, duration := range []struct {
 		path  string
@@ -218,6 +226,10 @@ func (c Config) withDefaults() Config {
 	defaults.Set(&c.Routing.LookupTimeout, Duration(5*time.Millisecond))
 	defaults.Set(&c.Tokenizer.Mode, "engine")
 	defaults.Set(&c.Tokenizer.Timeout, Duration(100*time.Millisecond))
+	if c.Tokenizer.Mode == "render" || c.Tokenizer.Mode == "local" {
+		defaults.Set(&c.Tokenizer.Parity, "on")
+	}
+	defaults.Set(&c.Tokenizer.Parity, "off")
 	defaults.Set(&c.Index.TTL, Duration(30*time.Minute))
 	engines := make([]Engine, len(c.Engines))
 	for i := range c.Engines {

@@ -65,11 +65,20 @@ type Routing struct {
 
 // Tokenizer says where token ids come from.
 type Tokenizer struct {
-	// Mode is engine (ask the engines) or ids (use token-id prompts only);
+	// Mode is render (ask the engines' render endpoints), engine (their
+	// /tokenize), local (use the folders) or ids (use token-id prompts only);
 	// default engine.
 	Mode string `yaml:"mode"`
-	// Timeout bounds one call to an engine; default 100ms.
+	// Folders hold a model's tokenizer.json and chat template, as DIR or
+	// MODEL=DIR; default none.
+	Folders []string `yaml:"folders"`
+	// RenderURL is a render service for mode render; default the engines.
+	RenderURL string `yaml:"renderURL"`
+	// Timeout bounds one prompt; default 100ms.
 	Timeout Duration `yaml:"timeout"`
+	// Parity is on or off: whether canary prompts prove that the token ids are
+	// the engines'; default on for modes render and local, else off.
+	Parity string `yaml:"parity"`
 }
 
 // Index bounds what is remembered.

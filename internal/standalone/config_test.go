@@ -33,8 +33,11 @@ routing:
   lookupTimeout: 7ms
   exposeReplica: true
 tokenizer:
-  mode: engine
+  mode: render
+  folders: [a=b]
+  renderURL: http://127.0.0.1:8002
   timeout: 150ms
+  parity: off
 index:
   maxMemory: 512MiB
   maxEntries: 1000000
@@ -55,10 +58,13 @@ func TestParseReadsEveryKey(t *testing.T) {
 			{URL: "http://127.0.0.1:8000", Replica: "a", Runtime: "vllm", Model: "tiny", Events: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5600", Topic: "kv", Ranks: 2},
 			{URL: "http://127.0.0.1:8001", Events: NoEvents},
 		},
-		Routing:   Routing{Policy: "hint", LookupTimeout: Duration(7 * time.Millisecond), ExposeReplica: true},
-		Tokenizer: Tokenizer{Mode: "engine", Timeout: Duration(150 * time.Millisecond)},
-		Index:     Index{MaxMemory: 512 << 20, MaxEntries: 1_000_000, TTL: Duration(10 * time.Minute)},
-		Log:       Log{Format: "text", Level: "debug"},
+		Routing: Routing{Policy: "hint", LookupTimeout: Duration(7 * time.Millisecond), ExposeReplica: true},
+		Tokenizer: Tokenizer{
+			Mode: "render", Folders: []string{"a=b"}, RenderURL: "http://127.0.0.1:8002",
+			Timeout: Duration(150 * time.Millisecond), Parity: "off",
+		},
+		Index: Index{MaxMemory: 512 << 20, MaxEntries: 1_000_000, TTL: Duration(10 * time.Minute)},
+		Log:   Log{Format: "text", Level: "debug"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -93,11 +93,20 @@ func startFleet(t *testing.T, engines ...*engine.Engine) *fleet {
 
 func startUp(t *testing.T, config Config) *fleet {
 	t.Helper()
+	return startUpWith(t, config, Deps{})
+}
+
+func startUpWith(t *testing.T, config Config, deps Deps) *fleet {
+	t.Helper()
 	config.Listen, config.Admin, config.GRPC = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	config.Tokenizer.Timeout = Duration(2 * time.Second) // slow machines are no finding here
+	if config.Tokenizer.Parity == "" {
+		config.Tokenizer.Parity = "off" // tests count what engines get
+	}
 	f := &fleet{t: t, logs: &logBuffer{}, stopped: make(chan error, 1)}
 	logger := slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	up, err := New(config, Deps{Logger: logger})
+	deps.Logger = logger
+	up, err := New(config, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

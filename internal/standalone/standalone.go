@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/gateway"
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/publisher"
@@ -37,7 +38,12 @@ type Deps struct {
 	Logger *slog.Logger
 	// Version is reported by publishers, default empty.
 	Version string
+	// Parity times the checks of token ids; default hourly.
+	Parity gateway.ParityOptions
 }
+
+// parityInterval is the time between canaries of a model that passes.
+const parityInterval = time.Hour
 
 // Addresses are where a started Standalone listens.
 type Addresses struct {
@@ -54,6 +60,7 @@ type Standalone struct {
 	gateway    *gateway.Gateway
 	publishers []*publisher.Publisher
 	metrics    *metricsPage
+	parity     gateway.ParityOptions
 	admin      *http.Server
 	listener   net.Listener // of admin, set by Start
 }
@@ -63,7 +70,7 @@ func New(config Config, deps Deps) (*Standalone, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Standalone{config: config.withDefaults(), logger: deps.Logger}
+	s := &Standalone{config: config.withDefaults(), logger: deps.Logger, parity: deps.Parity}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
@@ -133,12 +140,15 @@ func (s *Standalone) buildServer() error {
 
 func (s *Standalone) buildGateway() error {
 	options := gateway.Options{
-		Listen:        s.config.Listen,
-		Lookuper:      s.server,
-		BlockSizer:    blockSizer{s.server},
-		Tenant:        s.config.Tenant,
-		Policy:        s.config.Routing.Policy,
-		Tokenizer:     gateway.TokenizerMode(s.config.Tokenizer.Mode),
+		Listen:     s.config.Listen,
+		Lookuper:   s.server,
+		BlockSizer: blockSizer{s.server},
+		Tenant:     s.config.Tenant,
+		Policy:     s.config.Routing.Policy,
+		Tokenizer:  gateway.TokenizerMode(s.config.Tokenizer.Mode),
+		Tokenizing: gateway.TokenizerOptions{
+			Folders: s.config.Tokenizer.Folders, RenderURL: s.config.Tokenizer.RenderURL,
+		},
 		ExposeReplica: s.config.Routing.ExposeReplica,
 		Timeouts: gateway.Timeouts{
 			Lookup:        time.Duration(s.config.Routing.LookupTimeout),
@@ -147,6 +157,10 @@ func (s *Standalone) buildGateway() error {
 		},
 		Registry: s.metrics.gateway,
 		Logger:   s.logger.With("role", "gateway"),
+	}
+	if s.config.Tokenizer.Parity == "on" {
+		options.Parity = s.parity
+		defaults.Set(&options.Parity.Interval, parityInterval)
 	}
 	for _, engine := range s.config.Engines {
 		options.Replicas = append(options.Replicas, engine.replicas()...)
