@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -168,35 +167,6 @@ func TestHangingIndex(t *testing.T) {
 	refused := f.value("routing_lookups_total", "reason_code", "BREAKER_OPEN")
 	if timeouts < 5 || refused == 0 || timeouts+refused != 20 {
 		t.Errorf("%v timeouts and %v refused, want at least 5 and the rest", timeouts, refused)
-	}
-}
-
-func TestHangingTokenizer(t *testing.T) {
-	hang := func(e *engine) {
-		e.tokenize = func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
-			<-r.Context().Done()
-		}
-	}
-	lookups := says("PREFIX_MATCH", "a")
-	f := start(t, gateway.Options{Lookuper: lookups, Timeouts: gateway.Timeouts{Tokenize: 10 * time.Millisecond}},
-		newEngine(t, "a", hang), newEngine(t, "b", hang))
-	for range 20 {
-		if got := f.post("/v1/completions", prompt()); got.status != 200 {
-			t.Fatal(got)
-		}
-	}
-	if got := f.value("gateway_tokenize_total", "source", "engine", "result", "timeout"); got != 3 {
-		t.Errorf("%v requests waited for the tokenizer, want 3", got)
-	}
-	if got := f.value("gateway_tokenize_total", "source", "engine", "result", "breaker_open"); got != 17 {
-		t.Errorf("%v requests were spared the wait, want 17", got)
-	}
-	if got := f.value("routing_decisions_total", "origin", "policy", "branch", "tokenizer_unavailable"); got != 20 {
-		t.Errorf("%v decisions name the tokenizer, want 20", got)
-	}
-	if len(lookups.requests()) != 0 {
-		t.Error("the index was asked without keys")
 	}
 }
 

@@ -39,8 +39,10 @@ type engine struct {
 	// generate answers completions; tokenize may replace the tokenizer.
 	generate, tokenize http.HandlerFunc
 	models             []string
-	static             []string
-	rank               *int
+	// modelsNow may replace models by what changes.
+	modelsNow func() []string
+	static    []string
+	rank      *int
 	// sleeping tells whether it sleeps, loads is what /v1/loads says; each may
 	// be left out.
 	sleeping func() bool
@@ -79,7 +81,11 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/v1/loads":
 		fmt.Fprint(w, e.loads)
 	case "/v1/models":
-		fmt.Fprintf(w, `{"object":"list","data":[%s]}`, strings.Join(e.models, ","))
+		models := e.models
+		if e.modelsNow != nil {
+			models = e.modelsNow()
+		}
+		fmt.Fprintf(w, `{"object":"list","data":[%s]}`, strings.Join(models, ","))
 	case "/metrics":
 		fmt.Fprintf(w, "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"%d\"} 1\n", e.blockSize)
 		fmt.Fprint(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n")
