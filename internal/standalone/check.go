@@ -87,10 +87,10 @@ func (c *Config) checkSections() *fault {
 		}
 	}
 	if c.Tokenizer.Mode == "local" && len(c.Tokenizer.Folders) == 0 {
-		return &fault{"$.tokenizer", "mode local needs folders"}
+		return configfile.NewFault("$.tokenizer", "mode local needs folders")
 	}
 	if c.Tokenizer.RenderURL != "" && c.Tokenizer.Mode != "render" {
-		return &fault{"$.tokenizer.renderURL", "expected only with mode render"}
+		return configfile.NewFault("$.tokenizer.renderURL", "expected only with mode render")
 	}
 	for _, duration := range []struct {
 		path  string
