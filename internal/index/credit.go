@@ -31,8 +31,14 @@ func (s *scope) credit(adapter string, keys Keys, matches []Match, now int64) {
 	defer s.x.end(w)
 	epoch := s.x.fading.credited(now)
 	s.fadeBy(s.x.fading.next(now))
-	for i := range min(int(blocks), keys.Len()) {
-		w.creditKey(p, keys, i, runs, epoch)
+	keys = keys.first(int(blocks))
+	for from := 0; from < keys.Len(); {
+		lo, hi, next := w.claim(p, keys, from)
+		for first := from; lo < hi; {
+			n := w.creditRun(p, lo, hi, first, runs, epoch)
+			lo, first = lo+n, first+n
+		}
+		from = next
 		if w.full("apply") {
 			w.yield()
 		}
@@ -40,23 +46,27 @@ func (s *scope) credit(adapter string, keys Keys, matches []Match, now int64) {
 	w.commit("apply")
 }
 
-// creditKey plans the credits of key i. The memo holds while the same runs go
-// on.
-func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun, epoch int64) {
-	k, ok := p.ref(keys, i)
-	if !ok {
-		return
+// first returns the first keys of a list, at most n.
+func (k Keys) first(n int) Keys {
+	if k.Long != nil {
+		return Keys{Long: k.Long[:min(n, len(k.Long))]}
 	}
-	c := w.current(p, &k)
-	if c.set == 0 {
-		return
+	return Keys{Short: k.Short[:min(n, len(k.Short))]}
+}
+
+// creditRun plans the credits of leading edits, the first of which is of block
+// i, that have one set and the same runs over them. It returns how many.
+func (w *writer) creditRun(p *partition, lo, hi, i int, runs []creditRun, epoch int64) (n int) {
+	head := w.list[lo]
+	ends := func(block int) bool {
+		return slices.ContainsFunc(runs, func(r creditRun) bool { return int(r.blocks) == block })
 	}
-	ends := slices.ContainsFunc(runs, func(r creditRun) bool { return int(r.blocks) == i })
-	if m := &w.memo; !ends && m.valid && m.from == c.set && p.record(m.to).keys() < maxShared {
-		w.move(p, &k, &c, m.to, c.tokens)
-		return
+	for n = 1; lo+n < hi && w.list[lo+n].set == head.set && !ends(i+n); n++ {
 	}
-	hs := p.decode(w.hs[:0], c.set, c.tokens)
+	if head.set == 0 {
+		return n
+	}
+	hs := p.decode(w.hs[:0], head.set, head.tokens)
 	w.hs = hs
 	for j := range hs {
 		at, found := slices.BinarySearchFunc(runs, hs[j].slot(), func(r creditRun, slot uint16) int {
@@ -67,11 +77,15 @@ func (w *writer) creditKey(p *partition, keys Keys, i int, runs []creditRun, epo
 		}
 	}
 	if len(hs) == 0 {
-		return
+		return n
 	}
-	to := p.setOf(hs, k.long())
-	if p.setFlags(c.set)&flagTokens == 0 {
-		w.memo = memo{p: p, valid: true, from: c.set, to: to}
+	to := p.setOf(hs, head.long)
+	n = p.fitting(head.set, to, n)
+	w.moveRun(lo, lo+n, to)
+	if p.setFlags(head.set)&flagTokens != 0 {
+		for j := lo; j < lo+n; j++ {
+			w.retoken(&w.list[j], hs[0].tokens)
+		}
 	}
-	w.move(p, &k, &c, to, hs[0].tokens)
+	return n
 }

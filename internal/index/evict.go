@@ -155,7 +155,7 @@ func (w *writer) evictSet(p *partition, id uint32, rank, need int64) int64 {
 	if n == 0 || n == all {
 		p.requeue(&p.evict, id, noSecond)
 	}
-	w.count(p, victim, -int32(n))
+	w.count(p, victim, -n)
 	w.s.x.evictions.cap(p.lfu, int64(n))
 	if m := w.s.slots[victim].member; n > 0 && m.up {
 		m.truncated = true

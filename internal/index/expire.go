@@ -45,7 +45,7 @@ func (w *writer) expireSet(p *partition, id uint32, second, now int64, rules Ten
 	n := w.without(p, id, w.take(p, id, maxShared), func(h holding) bool { return expired(h.holder) })
 	for _, word := range r.list() {
 		if h := holder(word); expired(h) {
-			w.count(p, h.slot(), -int32(n))
+			w.count(p, h.slot(), -n)
 			holders++
 		}
 	}

@@ -3,7 +3,6 @@
 package index
 
 import (
-	"encoding/binary"
 	"fmt"
 )
 
@@ -46,20 +45,20 @@ func (p *partition) each(f func(key string, e *entry, long bool)) {
 			if long {
 				f(string(nameBytes(p.names.edit(e.extra))), e, true)
 			} else {
-				f(string(binary.BigEndian.AppendUint64(nil, e.key)), e, false)
+				f(string(p.scope.x.bytesOf(e.key)), e, false)
 			}
 		})
 	}
 }
 
 func (t *table) each(f func(*entry)) {
-	for i, s := range t.dir {
-		if i > 0 && t.dir[i-1] == s {
+	for i, s := range t.owned {
+		if i > 0 && t.owned[i-1] == s {
 			continue
 		}
-		for j := range s.entries {
-			if s.entries[j].set != 0 {
-				f(&s.entries[j])
+		for j := range s.buckets {
+			for k := range s.buckets[j].entries() {
+				f(&s.buckets[j][k])
 			}
 		}
 	}
@@ -125,7 +124,10 @@ func (p *partition) check(held []int64) error {
 			owned[h.slot()]++
 			memberships++
 		}
-		k := keyRef{word: e.key, hash: p.table(long).hash(e.key), name: w.nameOf(p, e.extra, long)}
+		k := keyRef{word: e.key}
+		if long {
+			k.name = nameBytes(p.names.edit(e.extra))
+		}
 		if p.lookup(&k) != e {
 			err = fmt.Errorf("a key of set %d is not found", e.set)
 		}

@@ -43,18 +43,27 @@ func (x *Index) feedOf(t *tenant) Feed {
 }
 
 // tell notes a change of one key that the running write plans.
-func (w *writer) tell(kind ChangeKind, p *partition, slot uint16, k keyRef) {
+func (w *writer) tell(kind ChangeKind, p *partition, slot uint16, e *edit) {
+	short, long := w.keyOf(p, e)
 	w.changes = append(w.changes, Change{
-		Kind: kind, Replica: w.s.slots[slot].member.name, Adapter: p.adapter, Short: k.word, Long: k.name,
+		Kind: kind, Replica: w.s.slots[slot].member.name, Adapter: p.adapter, Short: short, Long: long,
 	})
 }
 
+// keyOf returns the key of an edit.
+func (w *writer) keyOf(p *partition, e *edit) (short uint64, long []byte) {
+	if e.long {
+		return 0, nameBytes(p.names.edit(e.name))
+	}
+	return p.scope.x.mixer.key(e.word), nil
+}
+
 // tellLost notes that the holders of a set that drop names lose a key.
-func (w *writer) tellLost(p *partition, r record, k keyRef, drop func(holding) bool) {
+func (w *writer) tellLost(p *partition, r record, e *edit, drop func(holding) bool) {
 	for i := range r.holders() {
 		h := holding{holder: r.holder(i), count: r.count(i)}
 		if w.s.slots[h.slot()].counts() && drop(h) {
-			w.tell(ChangeRemoved, p, h.slot(), k)
+			w.tell(ChangeRemoved, p, h.slot(), e)
 		}
 	}
 }
@@ -81,11 +90,13 @@ func (w *writer) tellDifference(p *partition, a, b, live uint16, kind ChangeKind
 		}
 		long := r.flags()&flagLong != 0
 		for _, word := range w.take(p, id, maxShared) {
-			k := keyRef{word: word}
+			k := edit{word: word, long: long}
 			if long {
-				k.name = w.keyBytes(p, id, word, true)
+				if e, _ := w.entryIn(p, id, word, true); e != nil {
+					k.name = e.extra
+				}
 			}
-			w.tell(kind, p, live, k)
+			w.tell(kind, p, live, &k)
 		}
 		if len(w.changes) >= maxSection {
 			w.flush()

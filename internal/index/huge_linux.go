@@ -13,12 +13,11 @@ const hugePage = 2 << 20
 
 // adviseHuge asks for huge pages behind a large piece of memory. It is a hint:
 // the result does not matter.
-func adviseHuge(entries []entry) {
-	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(entries))), len(entries)*entryBytes)
-	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(bytes))) & (hugePage - 1))
-	if len(bytes) < skip+hugePage {
-		return
-	}
-	whole := (len(bytes) - skip) &^ (hugePage - 1)
-	_ = unix.Madvise(bytes[skip:skip+whole], unix.MADV_HUGEPAGE)
+func adviseHuge(buckets []bucket) {
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(buckets))), len(buckets)*bucketSize*entryBytes)
+	_ = bytes
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(buckets)))
+	end := (start + uintptr(len(bytes)) + hugePage - 1) &^ (hugePage - 1)
+	start &^= hugePage - 1
+	_, _, _ = unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_HUGEPAGE)
 }

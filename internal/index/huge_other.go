@@ -5,4 +5,4 @@
 package index
 
 // adviseHuge does nothing: there is no such hint here.
-func adviseHuge([]entry) {}
+func adviseHuge([]bucket) {}

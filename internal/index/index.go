@@ -13,6 +13,7 @@ import (
 type Index struct {
 	cfg     Config
 	seed    uint64
+	mixer   mixer
 	rules   atomic.Pointer[ruleSet]
 	limits  limits
 	evictor evictor
@@ -56,6 +57,7 @@ func New(cfg Config) *Index {
 		x.seed = rand.Uint64()
 	}
 	x.fading.halfLife = cfg.LFUHalfLifeMillis
+	x.mixer = newMixer(x.seed)
 	x.evictor.off = cfg.MaxMemberships <= 0 && cfg.MaxMemoryBytes <= 0
 	x.limits.maxTenants, x.limits.maxPartitions = cfg.MaxTenants, cfg.MaxPartitions
 	x.writers.New = func() any { return newWriter() }

@@ -81,12 +81,12 @@ func (p *partition) trim() {
 	short, long := p.short, p.long
 	p.scope.exclusive("clear", func() {
 		p.sets, p.names = arena{}, arena{}
-		p.short, p.long = newTable(x.seed, &x.slabs), newTable(x.seed, &x.slabs)
+		p.short, p.long = newTable(&x.slabs), newTable(&x.slabs)
 	})
 	short.release()
 	long.release()
 	p.intern.release()
-	p.logs, p.intern, p.owners = arena{}, newTable(x.seed, &x.slabs), nil
+	p.logs, p.intern, p.owners = arena{}, newTable(&x.slabs), nil
 	p.newQueues(p.fresh.idle)
 	p.trims++
 }

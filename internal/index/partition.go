@@ -5,8 +5,6 @@ package index
 import (
 	"encoding/binary"
 	"slices"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // partition holds the keys of one adapter of a scope.
@@ -34,10 +32,11 @@ type partition struct {
 	evict   queue // by the rank of the cap
 	fresh   queue // by the freshest second
 	planned struct{ memberships, keys, hidden int64 }
-	trims   int  // how often ids of sets lost their meaning
-	touched bool // waits for a commit
-	counted bool // one of the partitions in use
-	lfu     bool // what evict is ordered by
+	trims   int    // how often ids of sets lost their meaning
+	touched bool   // waits for a commit
+	part    uint32 // 1 + place among the partitions of the running write
+	counted bool   // one of the partitions in use
+	lfu     bool   // what evict is ordered by
 	// faded is below which counts are no more than none in that order.
 	faded uint32
 	// enqueued is the rank under which the cap knows this partition.
@@ -57,7 +56,7 @@ func newPartition(s *scope, adapter string) *partition {
 	x := s.x
 	p := &partition{
 		scope: s, adapter: adapter,
-		short: newTable(x.seed, &x.slabs), long: newTable(x.seed, &x.slabs), intern: newTable(x.seed, &x.slabs),
+		short: newTable(&x.slabs), long: newTable(&x.slabs), intern: newTable(&x.slabs),
 		enqueued: noSecond,
 	}
 	rules := x.rulesOf(s.id.Tenant)
@@ -75,34 +74,23 @@ func (p *partition) newQueues(withoutQuota bool) {
 
 // keyRef is a key made ready for its table.
 type keyRef struct {
-	word, hash uint64
-	name       []byte // nil for keys of 8 bytes
+	word uint64
+	name []byte // nil for keys of 8 bytes
 }
 
 // ref returns key i of a list; ok is false for an impossible length.
-func (p *partition) ref(keys Keys, i int) (k keyRef, ok bool) {
+func (x *Index) ref(keys Keys, i int) (k keyRef, ok bool) {
 	if keys.Long == nil {
-		w := keys.Short[i]
-		return keyRef{word: w, hash: p.short.hash(w)}, true
+		return keyRef{word: x.mixer.word(keys.Short[i])}, true
 	}
 	b := keys.Long[i]
 	switch {
 	case len(b) == 8:
-		w := binary.BigEndian.Uint64(b)
-		return keyRef{word: w, hash: p.short.hash(w)}, true
+		return keyRef{word: x.mixer.word(binary.BigEndian.Uint64(b))}, true
 	case len(b) == 0 || len(b) > MaxKeyBytes:
 		return keyRef{}, false
 	}
-	w := p.scope.x.hashName(b)
-	return keyRef{word: w, hash: p.long.hash(w), name: b}, true
-}
-
-// hashName hashes a long key. The seed, unknown outside, goes in first.
-func (x *Index) hashName(name []byte) uint64 {
-	var buf [MaxKeyBytes + 8]byte
-	binary.LittleEndian.PutUint64(buf[:], x.seed)
-	n := copy(buf[8:], name)
-	return xxhash.Sum64(buf[:8+n])
+	return keyRef{word: x.wordOfName(b), name: b}, true
 }
 
 func (k *keyRef) long() bool { return k.name != nil }
@@ -110,9 +98,9 @@ func (k *keyRef) long() bool { return k.name != nil }
 // lookup returns the entry of a key, or nil, for readers and the writer.
 func (p *partition) lookup(k *keyRef) *entry {
 	if k.name == nil {
-		return p.short.find(k.hash, k.word)
+		return p.short.find(k.word)
 	}
-	return p.long.findWhere(k.hash, k.word, func(e *entry) bool {
+	return p.long.findWhere(k.word, func(e *entry) bool {
 		return nameEquals(p.names.words(e.extra), k.name)
 	})
 }

@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// func prefetch(e *entry)
+// func prefetch(b *bucket)
 TEXT ·prefetch(SB), NOSPLIT, $0-8
-	MOVQ e+0(FP), AX
+	MOVQ b+0(FP), AX
 	PREFETCHT0 (AX)
 	RET

@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// func prefetch(e *entry)
+// func prefetch(b *bucket)
 TEXT ·prefetch(SB), NOSPLIT, $0-8
-	MOVD e+0(FP), R0
+	MOVD b+0(FP), R0
 	PRFM (R0), PLDL1KEEP
 	RET

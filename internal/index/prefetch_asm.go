@@ -4,7 +4,7 @@
 
 package index
 
-// prefetch asks for the memory of an entry without waiting for it.
+// prefetch asks for the memory of a bucket without waiting for it.
 //
 //go:noescape
-func prefetch(e *entry)
+func prefetch(b *bucket)

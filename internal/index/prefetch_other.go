@@ -5,4 +5,4 @@
 package index
 
 // prefetch does nothing: there is no instruction for it here.
-func prefetch(*entry) {}
+func prefetch(*bucket) {}

@@ -5,7 +5,6 @@ package index
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"math"
 	"slices"
 )
@@ -149,7 +148,7 @@ func (w *writer) dropKeys(p *partition, id uint32, words []uint64) int64 {
 		if !live(holding{holder: h}) {
 			continue
 		}
-		w.count(p, h.slot(), -int32(n))
+		w.count(p, h.slot(), -n)
 		if m := w.s.slots[h.slot()].member; n > 0 && m.up {
 			m.truncated = true
 			w.s.x.truncated.Store(true)
@@ -200,17 +199,17 @@ func (w *writer) sortLog(p *partition, id uint32) {
 // compareWords orders the keys behind two log words by bytes.
 func (w *writer) compareWords(p *partition, aSet uint32, a uint64, bSet uint32, b uint64) int {
 	aLong, bLong := p.setFlags(aSet)&flagLong != 0, p.setFlags(bSet)&flagLong != 0
-	if !aLong && !bLong {
-		return cmp.Compare(a, b)
+	if m := &w.s.x.mixer; !aLong && !bLong {
+		return cmp.Compare(m.key(a), m.key(b))
 	}
 	return bytes.Compare(w.keyBytes(p, aSet, a, aLong), w.keyBytes(p, bSet, b, bLong))
 }
 
 func (w *writer) keyBytes(p *partition, set uint32, word uint64, long bool) []byte {
 	if !long {
-		return binary.BigEndian.AppendUint64(nil, word)
+		return w.s.x.bytesOf(word)
 	}
-	if e := w.entryIn(p, set, word, true); e != nil {
+	if e, _ := w.entryIn(p, set, word, true); e != nil {
 		return nameBytes(p.names.edit(e.extra))
 	}
 	return nil

@@ -167,8 +167,8 @@ func setWords(holders, flags int) int {
 func (r record) size() int { return setWords(r.holders(), r.flags()) }
 
 func (r record) keys() uint32 { return uint32(r[wordKeys]) }
-func (r record) addKeys(n int32) {
-	r[wordKeys] = r[wordKeys]&^0xffffffff | uint64(uint32(int32(r.keys())+n))
+func (r record) addKeys(n int) {
+	r[wordKeys] = r[wordKeys]&^0xffffffff | uint64(uint32(int(r.keys())+n))
 }
 func (r record) live() int         { return int(r[wordKeys] >> 32 & 0xffff) }
 func (r record) setLive(n int)     { r[wordKeys] = r[wordKeys]&^(0xffff<<32) | uint64(n)<<32 }

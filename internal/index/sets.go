@@ -34,9 +34,8 @@ func (p *partition) setOf(hs []holding, long bool) uint32 {
 	if long {
 		flags |= flagLong
 	}
-	content := contentHash(p.intern.seed, hs, flags)
-	hash := p.intern.hash(content)
-	e := p.intern.find(hash, content)
+	content := contentHash(p.scope.x.seed, hs, flags)
+	e := p.intern.find(content)
 	if e != nil {
 		if r := p.record(e.set); r.keys() < maxShared && r.equals(hs, flags) {
 			return e.set
@@ -46,8 +45,8 @@ func (p *partition) setOf(hs []holding, long bool) uint32 {
 	if e != nil {
 		e.set = id
 	} else {
-		p.intern.plan(hash, noLock{})
-		p.intern.insert(hash, entry{key: content, set: id})
+		p.intern.plan(content, noLock{})
+		p.intern.insert(entry{key: content, set: id})
 		p.intern.endRound()
 	}
 	return id
@@ -120,24 +119,27 @@ func (p *partition) evictRank(r record, i int) int64 {
 	return rank
 }
 
-// enter adds a key to a set.
-func (p *partition) enter(id uint32, word uint64) {
+// enter adds keys to a set.
+func (p *partition) enter(id uint32, run []edit) {
 	r := p.record(id)
-	r.addKeys(1)
+	r.addKeys(len(run))
 	start, end := r.span()
 	block, capacity := r.log()
-	if end == capacity {
-		block, start, end = p.growLog(r, block, capacity, start, end)
+	if end+len(run) > capacity {
+		block, start, end = p.growLog(r, block, capacity, start, end, len(run))
 	}
-	p.logs.edit(block)[end] = word
-	r.setSpan(start, end+1)
+	log := p.logs.edit(block)[end : end+len(run)]
+	for i := range log {
+		log[i] = run[i].word
+	}
+	r.setSpan(start, end+len(run))
 	r.unmark(markSorted)
 }
 
 // growLog makes room at the end of a log.
-func (p *partition) growLog(r record, block uint32, capacity, start, end int) (uint32, int, int) {
+func (p *partition) growLog(r record, block uint32, capacity, start, end, more int) (uint32, int, int) {
 	used := end - start
-	_, grown := classOf(max(4, used+used/2))
+	_, grown := classOf(max(4, used+more, used+used/2))
 	fresh := p.logs.alloc(grown)
 	if capacity > 0 {
 		copy(p.logs.edit(fresh), p.logs.edit(block)[start:end])
@@ -147,26 +149,29 @@ func (p *partition) growLog(r record, block uint32, capacity, start, end int) (u
 	return fresh, 0, used
 }
 
-// leave takes a key out of a set. Keys mostly leave in the order they came, or
+// leave takes keys out of a set. Keys mostly leave in the order they came, or
 // backwards, so that the log stays short.
-func (w *writer) leave(p *partition, id uint32, word uint64) {
+func (w *writer) leave(p *partition, id uint32, run []edit) {
 	r := p.record(id)
 	if start, end := r.span(); end > start {
 		block, _ := r.log()
 		log := p.logs.edit(block)
-		switch word {
-		case log[end-1]:
-			r.setSpan(start, end-1)
-		case log[start]:
-			r.setSpan(start+1, end)
+		for i := 0; i < len(run) && end > start; i++ {
+			switch run[i].word {
+			case log[end-1]:
+				end--
+			case log[start]:
+				start++
+			}
 		}
+		r.setSpan(start, end)
 	}
-	w.left(p, id, r)
+	w.left(p, id, r, len(run))
 }
 
-// left counts a key that left.
-func (w *writer) left(p *partition, id uint32, r record) {
-	r.addKeys(-1)
+// left counts keys that left.
+func (w *writer) left(p *partition, id uint32, r record, n int) {
+	r.addKeys(-n)
 	start, end := r.span()
 	switch {
 	case r.keys() == 0 && !r.marked(markPending):
@@ -204,11 +209,10 @@ func (p *partition) forget(id uint32, r record, scratch []holding) {
 	for i := range r.holders() {
 		hs = append(hs, holding{holder: r.holder(i), count: r.count(i), tokens: r.tokens(i, 0)})
 	}
-	content := contentHash(p.intern.seed, hs, r.flags())
-	hash := p.intern.hash(content)
-	if e := p.intern.find(hash, content); e != nil && e.set == id {
-		p.intern.remove(hash, e)
-		p.intern.shrink(hash, noLock{})
+	content := contentHash(p.scope.x.seed, hs, r.flags())
+	if e := p.intern.find(content); e != nil && e.set == id {
+		p.intern.remove(e)
+		p.intern.shrink(content, noLock{})
 	}
 }
 
@@ -219,26 +223,16 @@ func (w *writer) tidyLog(p *partition, id uint32) {
 	block, _ := r.log()
 	log := p.logs.edit(block)[start:end]
 	long := r.flags()&flagLong != 0
-	log = slices.DeleteFunc(log, func(word uint64) bool { return w.entryIn(p, id, word, long) == nil })
+	log = slices.DeleteFunc(log, func(word uint64) bool {
+		e, _ := w.entryIn(p, id, word, long)
+		return e == nil
+	})
 	if len(log) > int(r.keys()) {
 		slices.Sort(log)
 		log = slices.Compact(log)
 	}
 	r.setSpan(start, start+len(log))
 	r.unmark(markBloated)
-}
-
-// entryIn returns the committed entry of a key that is in a set and stays
-// there, or nil.
-func (w *writer) entryIn(p *partition, id uint32, word uint64, long bool) *entry {
-	t := p.table(long)
-	hash := t.hash(word)
-	return t.findWhere(hash, word, func(e *entry) bool {
-		if i := w.findEntry(p, hash, e, long); i >= 0 {
-			return w.edits[i].set == id
-		}
-		return e.set == id
-	})
 }
 
 // take returns up to n keys of a set, last comers first.
@@ -259,52 +253,54 @@ func (w *writer) take(p *partition, id uint32, n int) []uint64 {
 
 // without plans that keys of a set lose the holders that drop names.
 func (w *writer) without(p *partition, id uint32, words []uint64, drop func(holding) bool) (moved int) {
-	r := p.record(id)
-	long := r.flags()&flagLong != 0
-	kept := uint32(0)
-	plain := r.flags()&flagTokens == 0
-	t := p.table(long)
-	for i, word := range words {
-		if i%readyAhead == 0 {
-			for _, next := range words[i:min(i+2*readyAhead, len(words))] {
-				t.ready(t.hash(next))
+	long := p.setFlags(id)&flagLong != 0
+	for len(words) > 0 {
+		lo, hi, n := w.claimFrom(p, id, words, long)
+		words = words[n:]
+		for lo < hi {
+			n := 0
+			if w.list[lo].set == id {
+				n = w.withoutRun(p, lo, hi, drop)
+				moved += n
 			}
+			lo += max(n, 1)
 		}
-		e := w.entryIn(p, id, word, long)
-		if e == nil {
-			continue
-		}
-		hash := t.hash(word)
-		c := current{set: id, tokens: p.tokensOf(e, long), edit: w.findEntry(p, hash, e, long)}
-		if long {
-			c.name = e.extra
-		}
-		to, tokens := kept, c.tokens
-		if moved == 0 || !plain || kept != 0 && p.record(kept).keys() >= maxShared {
-			hs := slices.DeleteFunc(p.decode(w.hs[:0], id, c.tokens), drop)
-			w.hs = hs
-			to = p.setOf(hs, long)
-			if len(hs) > 0 {
-				tokens = hs[0].tokens
-			}
-			kept = to
-		}
-		k := keyRef{word: word, hash: hash, name: w.nameOf(p, c.name, long)}
-		if w.feed != nil {
-			w.tellLost(p, r, k, drop)
-		}
-		w.move(p, &k, &c, to, tokens)
-		moved++
 	}
 	return moved
 }
 
-// nameOf returns a non-nil name for a long key whose block is known.
-func (w *writer) nameOf(p *partition, block uint32, long bool) []byte {
+// claimFrom claims the keys of a set's log as claim does: n says how many
+// words are through.
+func (w *writer) claimFrom(p *partition, id uint32, words []uint64, long bool) (lo, hi, n int) {
 	if !long {
-		return nil
+		lo, hi = w.claimWords(p, words[:min(len(words), claimAhead)])
+		return lo, hi, hi - lo
 	}
-	return nameBytes(p.names.edit(block))
+	if at := w.claimIn(p, id, words[0], long); at >= 0 {
+		return at, at + 1, 1
+	}
+	return 0, 0, 1
+}
+
+// withoutRun plans that leading edits of one set lose the holders that drop
+// names, tells of it and returns how many.
+func (w *writer) withoutRun(p *partition, lo, hi int, drop func(holding) bool) (n int) {
+	from := w.list[lo].set
+	for n = 1; lo+n < hi && w.list[lo+n].set == from; n++ {
+	}
+	n = w.withoutHolders(p, lo, lo+n, drop)
+	for i := lo; w.feed != nil && i < lo+n; i++ {
+		w.tellLost(p, p.record(from), &w.list[i], drop)
+	}
+	return n
+}
+
+// fitting returns how many of n keys may go from one set to another.
+func (p *partition) fitting(from, to uint32, n int) int {
+	if to == 0 || to == from {
+		return n
+	}
+	return min(n, maxShared-int(p.record(to).keys()))
 }
 
 // noLock locks nothing: for tables without readers.

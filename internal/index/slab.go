@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// slabEntries is the most that is allocated together: 8 MiB.
-const slabEntries = 512 * 1024
+// slabBuckets is the most that is allocated together: 8 MiB.
+const slabBuckets = 128 * 1024
 
 // slabs allocates segments of the two largest sizes in large pieces, which the
 // system can back with huge pages: a table is read at random places, and with
@@ -28,7 +28,7 @@ type slabPool struct {
 
 // slab is one piece.
 type slab struct {
-	entries []entry
+	buckets []bucket
 	blocks  int
 	free    []int32
 }
@@ -41,7 +41,7 @@ func (s *slabs) pool(size int) *slabPool {
 }
 
 // take returns a zeroed block, its slab and its number there.
-func (s *slabs) take(size int) ([]entry, *slab, int32) {
+func (s *slabs) take(size int) ([]bucket, *slab, int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pool(size)
@@ -56,16 +56,16 @@ func (s *slabs) take(size int) ([]entry, *slab, int32) {
 	}
 	p.free--
 	from := int(n) * size
-	block := b.entries[from : from+size : from+size]
+	block := b.buckets[from : from+size : from+size]
 	clear(block)
 	return block, b, n
 }
 
 // grow adds a slab: an eighth of what there is, so that little lies idle.
 func (p *slabPool) grow(size int) {
-	blocks := min(max(p.total/8, 1), slabEntries/size)
-	b := &slab{entries: make([]entry, blocks*size), blocks: blocks}
-	adviseHuge(b.entries)
+	blocks := min(max(p.total/8, 1), slabBuckets/size)
+	b := &slab{buckets: make([]bucket, blocks*size), blocks: blocks}
+	adviseHuge(b.buckets)
 	for i := range blocks {
 		b.free = append(b.free, int32(i))
 	}
@@ -100,5 +100,5 @@ func without(list []*slab, b *slab) []*slab {
 func (s *slabs) spareBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int64(s.pools[0].free*halfSegment+s.pools[1].free*maxSegment) * entryBytes
+	return int64(s.pools[0].free*halfSegment+s.pools[1].free*maxSegment) * bucketSize * entryBytes
 }

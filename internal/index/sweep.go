@@ -12,7 +12,7 @@ func (w *writer) yield() {
 
 // full commits when a step of background work is long enough.
 func (w *writer) full(op string) bool {
-	if len(w.edits) < maxSweep {
+	if len(w.list) < maxSweep {
 		return false
 	}
 	w.commit(op)

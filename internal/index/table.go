@@ -2,22 +2,19 @@
 
 package index
 
-import (
-	"math/bits"
-	"sync"
-)
+import "sync"
 
-// Sizes of a segment: it grows by a half or a third, so that at least half of
-// the room its limit allows is used.
+// Sizes of a segment in buckets: it grows by a half or a third, so that at
+// least half of the room its limit allows is used.
 const (
-	minSegment = 8
-	maxSegment = 4096
-	// maxDepth bounds the directory, should hashes ever collide: segments of
+	minSegment = 2
+	maxSegment = 1024
+	// maxDepth bounds the directory, should words ever collide: segments of
 	// that depth grow instead of being split.
 	maxDepth = 32
 )
 
-// grown and shrunk return the next size of a segment: 8, 12, 16, 24, 32, ...
+// grown and shrunk return the next size of a segment: 2, 3, 4, 6, 8, 12, ...
 func grown(size int) int {
 	if size&(size-1) == 0 {
 		return size / 2 * 3
@@ -32,48 +29,42 @@ func shrunk(size int) int {
 	return size / 3 * 2
 }
 
-// entry is one key of a table. set 0 means free.
-type entry struct {
-	key   uint64
-	set   uint32
-	extra uint32
-}
-
-// entryBytes is the size of an entry.
-const entryBytes = 16
-
-// segment is an array with linear probing and no tombstones; at most three
-// quarters are used.
+// segment is an array of buckets; at most three quarters of it are used.
+//
+// Invariant: between the home of a word and the bucket it stands in all
+// buckets are full.
 type segment struct {
-	entries []entry
+	buckets []bucket
 	used    int32
 	planned int32 // insertions to come, of the round below
 	round   uint32
-	depth   uint8 // hash bits all its keys share
-	slab    *slab // where a full-size segment's entries are
+	depth   uint8 // leading bits all its words share
+	slab    *slab // where a full-size segment's buckets are
 	block   int32
 }
 
-// table maps words to a set and an extra word by extendible hashing: the top
-// bits of a key's hash choose a segment, its low bits the place in it. No step
-// touches more than one segment, however large the table is.
+// table maps words to a set and an extra word by extendible hashing. Words are
+// random: the top bits of one choose a segment, its low bits the bucket in it.
+// No step touches more than one segment, however large the table is.
 //
-//	hash  [ directory bits | ...          | place bits ]
-//	dir   [ *segment, *segment, ... ]  2^depth of them
+//	word  [ directory bits | ...          | bucket bits ]
+//	dir   [ buckets, buckets, ... ]  2^depth of them, for everybody
+//	owned [ segment, segment, ... ]  the same, for the writer
 type table struct {
-	dir   []*segment
-	shift uint8 // 64 - directory bits
-	seed  uint64
+	dir   [][]bucket
+	owned []*segment
+	shift uint8    // 63 - directory bits
 	slots int      // entries of all segments
 	round uint32   // of planning; plans of earlier rounds are void
-	plans []uint64 // hashes of the round
+	plans []uint64 // words of the round
 	slabs *slabs
 }
 
-func newTable(seed uint64, from *slabs) table {
+func newTable(from *slabs) table {
+	s := &segment{buckets: make([]bucket, minSegment)}
 	return table{
-		dir:   []*segment{{entries: make([]entry, minSegment)}},
-		shift: 64, seed: seed, slots: minSegment, slabs: from,
+		dir: [][]bucket{s.buckets}, owned: []*segment{s},
+		shift: 63, slots: minSegment * bucketSize, slabs: from,
 	}
 }
 
@@ -84,192 +75,222 @@ func (t *table) newSegment(size int, like *segment, depth uint8) *segment {
 		s.planned = like.planned
 	}
 	if size == halfSegment || size == maxSegment {
-		s.entries, s.slab, s.block = t.slabs.take(size)
+		s.buckets, s.slab, s.block = t.slabs.take(size)
 	} else {
-		s.entries = make([]entry, size)
+		s.buckets = make([]bucket, size)
 	}
-	t.slots += size
+	t.slots += size * bucketSize
 	return s
 }
 
 // drop gives the memory of a segment back that nobody reads any more.
 func (t *table) drop(s *segment) {
-	t.slots -= len(s.entries)
+	t.slots -= len(s.buckets) * bucketSize
 	if s.slab != nil {
-		t.slabs.give(s.slab, s.block, len(s.entries))
+		t.slabs.give(s.slab, s.block, len(s.buckets))
 	}
 }
 
 // release gives the memory of a whole table back.
 func (t *table) release() {
-	for i, s := range t.dir {
-		if i == 0 || t.dir[i-1] != s {
+	for i, s := range t.owned {
+		if i == 0 || t.owned[i-1] != s {
 			t.drop(s)
 		}
 	}
-	t.dir = nil
+	t.dir, t.owned = nil, nil
 }
 
-// hash spreads a key; the seed keeps a producer from choosing collisions.
-func (t *table) hash(key uint64) uint64 {
-	hi, lo := bits.Mul64(key^t.seed, 0x9e3779b97f4a7c15)
-	return (hi ^ lo) * 0xd6e8feb86659fd93
+// prefix is a word's place in the directory.
+func (t *table) prefix(word uint64) uint64 { return word >> 1 >> (t.shift & 63) }
+
+func (t *table) segment(word uint64) *segment { return t.owned[t.prefix(word)] }
+
+// bucketOf is the home of a word in a segment of some size.
+func bucketOf(word uint64, size int) int { return int(word & 0xffffffff * uint64(size) >> 32) }
+
+// ready asks for the home of a word, so that it is near when find comes.
+func (t *table) ready(word uint64) {
+	buckets := t.dir[t.prefix(word)]
+	prefetch(&buckets[bucketOf(word, len(buckets))])
 }
 
-func (t *table) segment(hash uint64) *segment { return t.dir[hash>>t.shift] }
-
-// place is where a segment of some size wants the key of a hash.
-func place(hash uint64, size int) int { return int(hash & 0xffffffff * uint64(size) >> 32) }
-
-// ready asks for the place of a hash, so that it is near when find comes.
-func (t *table) ready(hash uint64) {
-	entries := t.segment(hash).entries
-	prefetch(&entries[place(hash, len(entries))])
-}
-
-// find returns the entry of a key, or nil. It stays valid until the table
+// find returns the entry of a word, or nil. It stays valid until the table
 // changes.
-func (t *table) find(hash, key uint64) *entry {
-	entries := t.segment(hash).entries
-	for i := place(hash, len(entries)); ; i++ {
-		if i >= len(entries) {
-			i = 0
+func (t *table) find(word uint64) *entry {
+	buckets := t.dir[t.prefix(word)]
+	for i := bucketOf(word, len(buckets)); ; {
+		b := &buckets[i]
+		switch word {
+		case b[0].key:
+			return b[0].orNil()
+		case b[1].key:
+			return b[1].orNil()
+		case b[2].key:
+			return b[2].orNil()
+		case b[3].key:
+			return b[3].orNil()
 		}
-		e := &entries[i]
-		if e.set == 0 {
+		if !b.full() {
 			return nil
 		}
-		if e.key == key {
-			return e
-		}
-	}
-}
-
-// findWhere is find for keys that may repeat: it returns the first entry of a
-// key that is accepted.
-func (t *table) findWhere(hash, key uint64, accept func(*entry) bool) *entry {
-	entries := t.segment(hash).entries
-	for i := place(hash, len(entries)); ; i++ {
-		if i >= len(entries) {
+		if i++; i == len(buckets) {
 			i = 0
 		}
-		e := &entries[i]
-		if e.set == 0 {
-			return nil
-		}
-		if e.key == key && accept(e) {
-			return e
-		}
 	}
 }
 
-// set adds a key, for which plan made room, or changes its entry.
-func (t *table) set(hash uint64, e entry) {
-	s := t.segment(hash)
-	for i := place(hash, len(s.entries)); ; i++ {
-		if i >= len(s.entries) {
+// sets looks keys up and writes their sets to dst, up to the first that is
+// absent; it returns how many. It is find, spelled out for many keys at once.
+func (t *table) sets(dst []uint32, keys []uint64, mix mixer) int {
+	dir, shift := t.dir, t.shift&63
+	dst = dst[:len(keys)]
+	for k, key := range keys {
+		word := mix.word(key)
+		buckets := dir[word>>1>>shift]
+		i := bucketOf(word, len(buckets))
+	probe:
+		b := &buckets[i]
+		set := b[3].set
+		switch word { // in the first free place key and set are 0
+		case b[0].key:
+			set = b[0].set
+		case b[1].key:
+			set = b[1].set
+		case b[2].key:
+			set = b[2].set
+		case b[3].key:
+		default:
+			if set != 0 {
+				if i++; i == len(buckets) {
+					i = 0
+				}
+				goto probe
+			}
+		}
+		if set == 0 {
+			return k
+		}
+		dst[k] = set
+	}
+	return len(keys)
+}
+
+// findWhere is find for words that may repeat: it returns the first entry of
+// a word that is accepted.
+func (t *table) findWhere(word uint64, accept func(*entry) bool) *entry {
+	buckets := t.dir[t.prefix(word)]
+	for i := bucketOf(word, len(buckets)); ; {
+		b := &buckets[i]
+		for n := range b {
+			e := &b[n]
+			if e.set == 0 {
+				return nil
+			}
+			if e.key == word && accept(e) {
+				return e
+			}
+		}
+		if i++; i == len(buckets) {
 			i = 0
 		}
-		at := &s.entries[i]
-		switch {
-		case at.set == 0:
-			s.used++
-			*at = e
-			return
-		case at.key == e.key:
-			at.set, at.extra = e.set, e.extra
-			return
-		}
 	}
 }
 
-// insert adds a key for which plan made room, even if it is there already.
-func (t *table) insert(hash uint64, e entry) {
-	s := t.segment(hash)
+// insert adds an entry for which plan made room, even if its word is there
+// already.
+func (t *table) insert(e entry) {
+	s := t.segment(e.key)
 	s.used++
-	s.put(hash, e)
+	s.put(e)
 }
 
-func (s *segment) put(hash uint64, e entry) {
-	i := place(hash, len(s.entries))
-	for s.entries[i].set != 0 {
+func (s *segment) put(e entry) {
+	i := bucketOf(e.key, len(s.buckets))
+	for s.buckets[i].full() {
 		i = s.after(i)
 	}
-	s.entries[i] = e
+	b := &s.buckets[i]
+	b[b.used()] = e
 }
 
 func (s *segment) after(i int) int {
-	if i++; i == len(s.entries) {
+	if i++; i == len(s.buckets) {
 		return 0
 	}
 	return i
 }
 
-// distance is how far a probe goes from one place to another.
+// distance is how far a probe goes from one bucket to another.
 func (s *segment) distance(from, to int) int {
 	if d := to - from; d >= 0 {
 		return d
 	}
-	return to - from + len(s.entries)
+	return to - from + len(s.buckets)
 }
 
-// delete removes a key, if it is there.
-func (t *table) delete(hash, key uint64) {
-	s := t.segment(hash)
-	for i := place(hash, len(s.entries)); ; i++ {
-		if i >= len(s.entries) {
-			i = 0
-		}
-		switch {
-		case s.entries[i].set == 0:
-			return
-		case s.entries[i].key == key:
-			t.vacate(s, i)
-			return
-		}
-	}
-}
-
-// remove deletes an entry returned by findWhere.
-func (t *table) remove(hash uint64, at *entry) {
-	s := t.segment(hash)
-	i := place(hash, len(s.entries))
-	for &s.entries[i] != at {
-		i = s.after(i)
-	}
-	t.vacate(s, i)
-}
-
-// vacate frees a place. Entries behind it move up, so that no probe ends early.
-func (t *table) vacate(s *segment, hole int) {
+// remove deletes an entry returned by find or findWhere.
+func (t *table) remove(at *entry) {
+	s := t.segment(at.key)
 	s.used--
-	for i := s.after(hole); s.entries[i].set != 0; i = s.after(i) {
-		home := place(t.hash(s.entries[i].key), len(s.entries))
-		if s.distance(home, i) >= s.distance(hole, i) {
-			s.entries[hole] = s.entries[i]
-			hole = i
+	for i := bucketOf(at.key, len(s.buckets)); ; i = s.after(i) {
+		b := &s.buckets[i]
+		for n := range b {
+			if &b[n] == at {
+				s.vacate(i, n)
+				return
+			}
 		}
 	}
-	s.entries[hole] = entry{}
 }
 
-// plan makes room for one more key. New segments are built beside the old
+// vacate frees a place. A full bucket may have sent words on to later ones:
+// one of them moves up, so that no probe ends early.
+func (s *segment) vacate(i, n int) {
+	for s.buckets[i].full() {
+		j, m := s.displaced(i)
+		if m < 0 {
+			break
+		}
+		s.buckets[i][n] = s.buckets[j][m]
+		i, n = j, m
+	}
+	s.buckets[i].close(n)
+}
+
+// displaced returns the place of a word behind a bucket that wants to be in it
+// or before it; m is -1 when there is none.
+func (s *segment) displaced(i int) (j, m int) {
+	for j = s.after(i); ; j = s.after(j) {
+		b := &s.buckets[j]
+		for m = range b {
+			if b[m].set == 0 {
+				return j, -1
+			}
+			if s.distance(bucketOf(b[m].key, len(s.buckets)), j) >= s.distance(i, j) {
+				return j, m
+			}
+		}
+	}
+}
+
+// plan makes room for one more word. New segments are built beside the old
 // ones; readers is held only while they are put in place.
-func (t *table) plan(hash uint64, readers sync.Locker) {
+func (t *table) plan(word uint64, readers sync.Locker) {
 	for {
-		s := t.segment(hash)
+		s := t.segment(word)
 		if s.round != t.round {
 			s.round, s.planned = t.round, 0
 		}
-		if int(s.used+s.planned+1)*4 <= len(s.entries)*3 {
+		if int(s.used+s.planned+1) <= len(s.buckets)*(bucketSize-1) {
 			s.planned++
-			t.plans = append(t.plans, hash)
+			t.plans = append(t.plans, word)
 			return
 		}
-		if len(s.entries) < maxSegment || s.depth == maxDepth {
-			t.resize(hash, grown(len(s.entries)), readers)
+		if len(s.buckets) < maxSegment || s.depth == maxDepth {
+			t.resize(word, grown(len(s.buckets)), readers)
 		} else {
-			t.split(hash, readers)
+			t.split(word, readers)
 		}
 	}
 }
@@ -280,27 +301,27 @@ func (t *table) endRound() {
 	t.plans = t.plans[:0]
 }
 
-// shrink makes the segment of a hash smaller if it is nearly empty. It is called
-// between rounds.
-func (t *table) shrink(hash uint64, readers sync.Locker) {
-	s := t.segment(hash)
-	if len(s.entries) > minSegment && int(s.used)*4 < len(s.entries) {
-		t.resize(hash, shrunk(len(s.entries)), readers)
+// shrink makes the segment of a word smaller if it is nearly empty. It is
+// called between rounds.
+func (t *table) shrink(word uint64, readers sync.Locker) {
+	s := t.segment(word)
+	if len(s.buckets) > minSegment && int(s.used) < len(s.buckets) {
+		t.resize(word, shrunk(len(s.buckets)), readers)
 	}
 }
 
 // resize replaces a segment by one of another size.
-func (t *table) resize(hash uint64, size int, readers sync.Locker) {
-	old := t.segment(hash)
+func (t *table) resize(word uint64, size int, readers sync.Locker) {
+	old := t.segment(word)
 	s := t.newSegment(size, old, old.depth)
 	s.used = old.used
-	for _, e := range old.entries {
-		if e.set != 0 {
-			s.put(t.hash(e.key), e)
+	for i := range old.buckets {
+		for _, e := range old.buckets[i].entries() {
+			s.put(e)
 		}
 	}
 	readers.Lock()
-	t.put(hash, s)
+	t.show(word, s)
 	readers.Unlock()
 	t.drop(old)
 }
@@ -308,52 +329,51 @@ func (t *table) resize(hash uint64, size int, readers sync.Locker) {
 // halfSegment is what a split starts its halves with.
 const halfSegment = maxSegment / 4 * 3
 
-// put makes the directory entries of a segment's prefix point to it.
-func (t *table) put(hash uint64, s *segment) {
-	span := 1 << (64 - t.shift - s.depth)
-	first := int(hash>>t.shift) &^ (span - 1)
-	for i := range span {
-		t.dir[first+i] = s
+// show makes the directory entries of a segment's prefix point to it.
+func (t *table) show(word uint64, s *segment) {
+	span := 1 << (63 - t.shift - s.depth)
+	first := int(t.prefix(word)) &^ (span - 1)
+	for i := first; i < first+span; i++ {
+		t.dir[i], t.owned[i] = s.buckets, s
 	}
 }
 
 // split replaces a segment by two that share one more bit.
-func (t *table) split(hash uint64, readers sync.Locker) {
-	old := t.segment(hash)
+func (t *table) split(word uint64, readers sync.Locker) {
+	old := t.segment(word)
 	bit := uint64(1) << (63 - old.depth)
 	var halves [2]*segment
 	for i := range halves {
 		halves[i] = t.newSegment(halfSegment, old, old.depth+1)
 	}
-	for _, e := range old.entries {
-		if e.set == 0 {
-			continue
+	for i := range old.buckets {
+		for _, e := range old.buckets[i].entries() {
+			half := halves[e.key&bit>>(63-old.depth)]
+			half.used++
+			half.put(e)
 		}
-		h := t.hash(e.key)
-		half := halves[h&bit>>(63-old.depth)]
-		half.used++
-		half.put(h, e)
 	}
 	halves[0].planned, halves[1].planned = 0, 0
-	for _, h := range t.plans {
-		if t.segment(h) == old {
-			halves[h&bit>>(63-old.depth)].planned++
+	for _, w := range t.plans {
+		if t.segment(w) == old {
+			halves[w&bit>>(63-old.depth)].planned++
 		}
 	}
-	dir, shift := t.dir, t.shift
-	if old.depth == 64-shift {
-		dir, shift = make([]*segment, 2*len(t.dir)), shift-1
-		for i, s := range t.dir {
-			dir[2*i], dir[2*i+1] = s, s
+	dir, owned, shift := t.dir, t.owned, t.shift
+	if old.depth == 63-shift {
+		dir, owned, shift = make([][]bucket, 2*len(dir)), make([]*segment, 2*len(dir)), shift-1
+		for i := range t.dir {
+			dir[2*i], dir[2*i+1] = t.dir[i], t.dir[i]
+			owned[2*i], owned[2*i+1] = t.owned[i], t.owned[i]
 		}
 	}
 	readers.Lock()
-	t.dir, t.shift = dir, shift
-	t.put(hash&^bit, halves[0])
-	t.put(hash|bit, halves[1])
+	t.dir, t.owned, t.shift = dir, owned, shift
+	t.show(word&^bit, halves[0])
+	t.show(word|bit, halves[1])
 	readers.Unlock()
 	t.drop(old)
 }
 
 // bytes returns the memory of the table.
-func (t *table) bytes() int64 { return int64(t.slots)*entryBytes + int64(len(t.dir))*56 }
+func (t *table) bytes() int64 { return int64(t.slots)*entryBytes + int64(len(t.dir))*80 }

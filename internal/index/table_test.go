@@ -17,19 +17,18 @@ func TestTableTakesAnyKeys(t *testing.T) {
 	for name, key := range tests {
 		t.Run(name, func(t *testing.T) {
 			const n = 100_000
-			tb := newTable(7, &slabs{})
+			tb, mix := newTable(&slabs{}), newMixer(7)
 			for i := range uint64(n) {
-				h := tb.hash(key(i))
-				tb.plan(h, noLock{})
+				tb.plan(mix.word(key(i)), noLock{})
 				if i%5_000 == 4_999 { // rounds longer than a segment
 					for j := i - 4_999; j <= i; j++ {
-						tb.insert(tb.hash(key(j)), entry{key: key(j), set: uint32(j + 1)})
+						tb.insert(entry{key: mix.word(key(j)), set: uint32(j + 1)})
 					}
 					tb.endRound()
 				}
 			}
 			for i := range uint64(n) {
-				if e := tb.find(tb.hash(key(i)), key(i)); e == nil || e.set != uint32(i+1) {
+				if e := tb.find(mix.word(key(i))); e == nil || e.set != uint32(i+1) {
 					t.Fatalf("key %d is lost", i)
 				}
 			}
@@ -37,9 +36,9 @@ func TestTableTakesAnyKeys(t *testing.T) {
 				t.Errorf("a key takes %d bytes", perKey)
 			}
 			for i := range uint64(n) {
-				h := tb.hash(key(i))
-				tb.remove(h, tb.find(h, key(i)))
-				tb.shrink(h, noLock{})
+				word := mix.word(key(i))
+				tb.remove(tb.find(word))
+				tb.shrink(word, noLock{})
 			}
 			if left := tb.bytes(); left > n*entryBytes/10 {
 				t.Errorf("%d bytes are left in an empty table", left)
@@ -50,21 +49,22 @@ func TestTableTakesAnyKeys(t *testing.T) {
 
 func TestTableEqualsMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tb, want := newTable(rapid.Uint64().Draw(t, "seed"), &slabs{}), map[uint64]uint32{}
+		tb, want := newTable(&slabs{}), map[uint64]uint32{}
+		mix := newMixer(rapid.Uint64().Draw(t, "seed"))
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
 			key := rapid.Uint64Range(0, 60).Draw(t, "key")
-			h := tb.hash(key)
-			e := tb.find(h, key)
+			word := mix.word(key)
+			e := tb.find(word)
 			switch set, held := want[key]; {
 			case held != (e != nil) || held && e.set != set:
 				t.Fatalf("find(%d) = %v, want %d, %v", key, e, set, held)
 			case held:
-				tb.remove(h, e)
-				tb.shrink(h, noLock{})
+				tb.remove(e)
+				tb.shrink(word, noLock{})
 				delete(want, key)
 			default:
-				tb.plan(h, noLock{})
-				tb.insert(h, entry{key: key, set: uint32(len(want) + 1)})
+				tb.plan(word, noLock{})
+				tb.insert(entry{key: word, set: uint32(len(want) + 1)})
 				want[key] = uint32(len(want) + 1)
 				tb.endRound()
 			}
