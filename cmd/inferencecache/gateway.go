@@ -26,6 +26,7 @@ type gatewayOptions struct {
 	replicas []string
 	index    string
 	hedge    string
+	trace    traceOptions
 
 	credentials credential.Options
 }
@@ -48,12 +49,14 @@ without /v1/models. A replica with another uid than before starts without any
 state. caller reserves a replica for callers of a tenant; a cordoned one finishes
 what it has and gets nothing new.
 
+` + traceHelp + `
+
 Example:
   inferencecache gateway --index 127.0.0.1:9090 \
     --replica 10.0.0.1:8000=http://10.0.0.1:8000 \
     --replica 10.0.0.2:8000=http://10.0.0.2:8000`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.runGateway(cmd.Context(), options) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runGateway(cmd.Context(), options, cmd.Flags()) },
 	}
 	options.addFlags(cmd.Flags())
 	cmd.AddCommand(c.newGatewayKeyCommand())
@@ -63,7 +66,7 @@ Example:
 func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	g := &o.gateway
 	flags.StringVar(&g.Listen, "listen", ":8000", "address for clients; port 0 picks a free one")
-	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics, /debug/state and /debug/explain")
+	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics, /debug/state, /debug/trace and /debug/explain")
 	flags.StringArrayVar(&o.replicas, "replica", nil, "a replica, see above; may be repeated")
 	flags.StringVar(&o.index, "index", "", "gRPC address of the server; without it every request goes by load")
 	addCredentialFlags(flags, &o.credentials)
@@ -86,6 +89,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&g.Warmup, "warmup", false, "send new replicas a share of the requests whose prefix they do not hold")
 	flags.IntVar(&g.MaxConnections, "max-connections", 10_000, "most client connections")
 	addAccessFlags(flags, &g.Access)
+	o.trace.addFlags(flags)
 	o.addTimeouts(flags)
 }
 
@@ -123,7 +127,7 @@ func (o *gatewayOptions) dialIndex(logger *slog.Logger) (*grpc.ClientConn, error
 	return grpc.NewClient(o.index, client.DialOptions(host)...)
 }
 
-func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
+func (c *cli) runGateway(ctx context.Context, o *gatewayOptions, flags *pflag.FlagSet) error {
 	logger, err := c.logger()
 	if err != nil {
 		return err
@@ -162,6 +166,13 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions) error {
 		defer connection.Close()
 		options.Lookuper = gateway.NewRemoteLookuper(connection)
 	}
+	watched, err := c.openObservation(ctx, &o.trace, flags, logger)
+	if err != nil {
+		return err
+	}
+	defer watched.close()
+	options.Trace, options.AccessLog = watched.trace, watched.accessLog
+	options.Profiling, options.RequestIDHeaders = o.trace.profiling, o.trace.requestIDHeaders
 	g, err := gateway.New(options)
 	switch {
 	case errors.Is(err, gateway.ErrOptions):

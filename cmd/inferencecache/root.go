@@ -56,6 +56,7 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 		c.newDemoCommand(),
 		c.newVersionCommand(),
 		c.newGatewayCommand(),
+		c.newExplainCommand(),
 		c.newServerCommand(),
 		c.newPublisherCommand(),
 		c.newSimEngineCommand(),

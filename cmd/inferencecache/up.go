@@ -21,6 +21,7 @@ type upOptions struct {
 	lookupTimeout  time.Duration
 	printAddresses bool
 	exitWithStdin  bool
+	trace          traceOptions
 }
 
 func (c *cli) newUpCommand() *cobra.Command {
@@ -33,7 +34,9 @@ holds which prefix, and serves an OpenAI-compatible API that sends each request
 to the engine that holds the longest part of it. It starts without the engines
 and uses each as soon as it is there.
 
-It listens on loopback without authentication.`,
+It listens on loopback without authentication.
+
+` + traceHelp,
 		Example: `  inferencecache up --engine http://127.0.0.1:8000,replay=tcp://127.0.0.1:5600
   inferencecache up --config up.yaml --log-format text`,
 		Args: noArguments,
@@ -56,6 +59,7 @@ func (o *upOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.config.Routing.ExposeReplica, "expose-replica", false, "add x-inference-cache-replica and -reason to responses")
 	flags.DurationVar(&o.lookupTimeout, "lookup-timeout", 5*time.Millisecond, "bound of one index lookup")
 	flags.StringVar(&o.config.Tokenizer.Mode, "tokenizer", "engine", "engine: ask the engine; ids: only token-id prompts get hints")
+	o.trace.addFlags(flags)
 	flags.BoolVar(&o.printAddresses, "print-addresses", false, "print the addresses in use as one JSON line on standard output")
 	flags.BoolVar(&o.exitWithStdin, "exit-with-stdin", false, "shut down when standard input closes, as with SIGTERM")
 }
@@ -110,7 +114,15 @@ func (c *cli) runUp(ctx context.Context, o *upOptions, flags *pflag.FlagSet) err
 	if len(config.Engines) == 0 {
 		logger.Warn("no engine is configured: every request will be answered 503; use --engine or the file's engines")
 	}
-	up, err := standalone.New(config, standalone.Deps{Logger: logger, Version: version.Get().Version})
+	watched, err := c.openObservation(ctx, &o.trace, flags, logger)
+	if err != nil {
+		return err
+	}
+	defer watched.close()
+	up, err := standalone.New(config, standalone.Deps{
+		Logger: logger, Version: version.Get().Version, Trace: watched.trace, AccessLog: watched.accessLog,
+		Profiling: o.trace.profiling, RequestIDHeaders: o.trace.requestIDHeaders,
+	})
 	if err != nil {
 		return err
 	}

@@ -44,19 +44,29 @@ func (e *evidenceOf) inBlocks(tokens int) trace.Maybe[int] {
 	return trace.Known(tokens / e.blockSize)
 }
 
+// tokens is what a candidate is expected to hold by the source the choice
+// rests on.
+func (e *evidenceOf) tokens(c *routing.Candidate) int {
+	if e.decision.Prediction.Source == routing.SourceIndexLookup {
+		return c.HintTokens
+	}
+	return c.MatchedTokens
+}
+
 // overlap is what a candidate is expected to hold; unknown is not none.
 func (e *evidenceOf) overlap(c *routing.Candidate) trace.Maybe[int] {
-	if !e.spoken && c.MatchedTokens == 0 {
+	tokens := e.tokens(c)
+	if !e.spoken && tokens == 0 {
 		return trace.Maybe[int]{}
 	}
-	return e.inBlocks(c.MatchedTokens)
+	return e.inBlocks(tokens)
 }
 
 // best is the longest overlap of all replicas.
 func (e *evidenceOf) best() trace.Maybe[int] {
 	tokens := e.decision.Prediction.BestOverlapTokens
 	for i := range e.decision.Candidates {
-		tokens = max(tokens, e.decision.Candidates[i].MatchedTokens)
+		tokens = max(tokens, e.tokens(&e.decision.Candidates[i]))
 	}
 	switch {
 	case tokens > 0 || e.spoken:

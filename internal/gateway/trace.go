@@ -49,8 +49,11 @@ func (g *Gateway) openTrace() error {
 		return fmt.Errorf("open the trace: %w", err)
 	}
 	g.trace = recorder
-	if recorder.Switches().Header == trace.HeaderAny {
+	switch header := recorder.Switches().Header; {
+	case header == trace.HeaderAny:
 		g.logger.Warn("the trace header goes to untrusted clients too: they learn engine ids and policy predictions")
+	case header == trace.HeaderTrusted && g.options.Access.TrustedListen == "":
+		g.logger.Warn("nobody gets the trace header: there is no trusted listener")
 	}
 	return nil
 }

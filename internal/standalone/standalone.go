@@ -23,6 +23,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/publisher"
 	"github.com/inferencecache/inference-cache/internal/server"
+	"github.com/inferencecache/inference-cache/internal/trace"
 	"github.com/inferencecache/inference-cache/internal/version"
 )
 
@@ -40,6 +41,11 @@ type Deps struct {
 	Version string
 	// Parity times the checks of token ids; default hourly.
 	Parity gateway.ParityOptions
+	// Trace, AccessLog, Profiling and RequestIDHeaders are the gateway's.
+	Trace            gateway.Trace
+	AccessLog        trace.LineSink
+	Profiling        bool
+	RequestIDHeaders []string
 }
 
 // parityInterval is the time between canaries of a model that passes.
@@ -78,7 +84,7 @@ func New(config Config, deps Deps) (*Standalone, error) {
 	if err := s.buildServer(); err != nil {
 		return nil, err
 	}
-	if err := s.buildGateway(); err != nil {
+	if err := s.buildGateway(&deps); err != nil {
 		return nil, err
 	}
 	if err := s.buildPublishers(deps.Version); err != nil {
@@ -138,7 +144,7 @@ func (s *Standalone) buildServer() error {
 	return nil
 }
 
-func (s *Standalone) buildGateway() error {
+func (s *Standalone) buildGateway(deps *Deps) error {
 	options := gateway.Options{
 		Listen:     s.config.Listen,
 		Lookuper:   s.server,
@@ -155,8 +161,12 @@ func (s *Standalone) buildGateway() error {
 			Tokenize:      time.Duration(s.config.Tokenizer.Timeout),
 			ShutdownGrace: gatewayGrace,
 		},
-		Registry: s.metrics.gateway,
-		Logger:   s.logger.With("role", "gateway"),
+		Trace:            deps.Trace,
+		AccessLog:        deps.AccessLog,
+		Profiling:        deps.Profiling,
+		RequestIDHeaders: deps.RequestIDHeaders,
+		Registry:         s.metrics.gateway,
+		Logger:           s.logger.With("role", "gateway"),
 	}
 	if s.config.Tokenizer.Parity == "on" {
 		options.Parity = s.parity
