@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -141,9 +140,7 @@ func documented(t *testing.T) map[string]metric {
 	metrics := map[string]metric{}
 	for _, row := range referenceRow.FindAllStringSubmatch(string(text), -1) {
 		m := metric{kind: row[2]}
-		for _, label := range strings.FieldsFunc(row[3], func(r rune) bool { return strings.ContainsRune("`, ", r) }) {
-			m.labels = append(m.labels, label)
-		}
+		m.labels = strings.FieldsFunc(row[3], func(r rune) bool { return strings.ContainsRune("`, ", r) })
 		metrics[row[1]] = m
 	}
 	if len(metrics) < 100 {
@@ -220,7 +217,7 @@ func checkSelector(t *testing.T, where string, selector *parser.VectorSelector, 
 		}
 	}
 	for _, matcher := range selector.LabelMatchers {
-		if matcher.Name != labels.MetricName && !slices.Contains(have, matcher.Name) && !slices.Contains(scrapeLabels, matcher.Name) {
+		if matcher.Name != model.MetricNameLabel && !slices.Contains(have, matcher.Name) && !slices.Contains(scrapeLabels, matcher.Name) {
 			t.Errorf("%s selects %s by %s, a label it does not have", where, name, matcher.Name)
 		}
 	}

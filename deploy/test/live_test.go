@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -246,6 +248,7 @@ func TestRunningRolesHaveTheMetrics(t *testing.T) {
 	for line := range strings.Lines(up + server) {
 		have[strings.FieldsFunc(line, func(r rune) bool { return r == '{' || r == ' ' })[0]] = true
 	}
+	checkValues(t, pageSeries(t, up+server), later)
 	now := time.Now()
 	store := queryable(pageSeries(t, up), now.Add(-scrapes*evaluation))
 	engine := newEngine(t)
@@ -294,4 +297,56 @@ func pageSeries(t *testing.T, page string) (all []loaded) {
 		all = append(all, loaded{name, slices.Repeat([]parser.SequenceValue{{Value: value}}, scrapes+1)})
 	}
 	return all
+}
+
+// absentValues are selected by rules, but only roles or features that the test
+// does not run have them.
+var absentValues = map[string]bool{
+	`inferencecache_build_info{role="controller"}`:        true,
+	`inferencecache_routing_parity_total{check="canary"}`: true,
+	`inferencecache_trace_bytes_count{form="header"}`:     true,
+}
+
+// checkValues fails for a value that a rule or dashboard selects by and no
+// series has, where the family's values are known from the start.
+func checkValues(t *testing.T, series []loaded, later map[string]bool) {
+	t.Helper()
+	values := map[string]map[string][]string{} // by metric and label
+	for _, one := range series {
+		name := one.labels.Get(model.MetricNameLabel)
+		if values[name] == nil {
+			values[name] = map[string][]string{}
+		}
+		one.labels.Range(func(l labels.Label) { values[name][l.Name] = append(values[name][l.Name], l.Value) })
+	}
+	known := documented(t)
+	for where, expression := range expressions(t) {
+		tree, err := promQL().ParseExpr(expression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parser.Inspect(tree, func(node parser.Node, _ []parser.Node) error {
+			selector, ok := node.(*parser.VectorSelector)
+			if base, _ := baseName(selectorName(selector), known); !ok || later[base] || strings.HasPrefix(base, "up") {
+				return nil
+			}
+			for _, matcher := range selector.LabelMatchers {
+				text := fmt.Sprintf("%s{%s}", selector.Name, matcher)
+				if slices.Contains(scrapeLabels, matcher.Name) || absentValues[text] || matcher.Name == model.MetricNameLabel {
+					continue
+				}
+				if !slices.ContainsFunc(values[selector.Name][matcher.Name], matcher.Matches) {
+					t.Errorf("%s selects %s, which no series matches", where, text)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func selectorName(selector *parser.VectorSelector) string {
+	if selector == nil {
+		return ""
+	}
+	return selector.Name
 }

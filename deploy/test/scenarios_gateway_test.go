@@ -39,7 +39,17 @@ func gatewayScenarios() map[string]map[string]scenario {
 		text := labelled("gateway_tokenize_total", "result", pairs...)
 		return strings.ReplaceAll(text, `face="http"`, `source="`+source+`"`)
 	}
+	headers := func(omitted, sent string) string {
+		return `inferencecache_trace_header_omitted_total{reason="size"} 0+` + omitted + `x160
+		        inferencecache_trace_bytes_count{form="line"} 0+9000x160
+		        inferencecache_trace_bytes_count{form="header"} 0+` + sent + `x160`
+	}
 	return map[string]map[string]scenario{
+		"TraceHeaderOmitted": {
+			"2 in 100":          {series: headers("2", "98"), fires: []string{"15m info"}},
+			"1 in 100":          {series: headers("1", "99")},
+			"no headers wanted": {series: headers("0", "0")},
+		},
 		"GatewayLookupFailing": {
 			"6 % without an answer": {
 				series: lookups("CLIENT_TIMEOUT", "2", "UNAVAILABLE", "2", "BREAKER_OPEN", "2", "PREFIX_MATCH", "94"),

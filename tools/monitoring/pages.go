@@ -112,6 +112,7 @@ func index() dashboard {
 			}},
 			{"Time", []panel{
 				{title: "Exclusive sections, 99th percentile", unit: "s", queries: quantiles("index_critical_seconds", "op")[1:]},
+				{title: "Waits for the locks, 99th percentile", unit: "s", queries: quantiles("index_wait_seconds", "side")[1:]},
 				{title: "Maintenance, 99th percentile", unit: "s", queries: quantiles("index_maintenance_seconds", "task")[1:]},
 				{title: "How late expiry is", unit: "s", queries: one(gauge("max", "index_oldest_expired_seconds", "instance"), "{{instance}}")},
 			}},
@@ -228,6 +229,7 @@ func gateway() dashboard {
 				{title: "Upstream errors", unit: "cps", queries: one(rate("gateway_upstream_errors_total", "kind"), "{{kind}}")},
 				{title: "Retries", unit: "cps", queries: one(rate("gateway_retries_total", "result"), "{{result}}")},
 				{title: "Rejected", unit: "reqps", queries: one(rate("gateway_rejected_total", "reason"), "{{reason}}")},
+				{title: "Trace headers omitted", unit: "reqps", queries: one(rate("trace_header_omitted_total", "reason"), "{{reason}}")},
 				{title: "Tokenizer", unit: "reqps", stacked: true, queries: one(rate("gateway_tokenize_total", "source, result")+" > 0", "{{source}} {{result}}")},
 			}},
 		},
