@@ -16,6 +16,7 @@ func TestParseMemory(t *testing.T) {
 		"a limit of 0 is none":         {lesser(8, 0), 8},
 		"a limit above the bound":      {lesser(8, 16), 8},
 		"the default is at most 8 GiB": {min(defaultMaxMemoryBytes(), maxDefaultMemory), defaultMaxMemoryBytes()},
+		"and half of the limit":        {lesser(defaultMaxMemoryBytes(), memoryLimitBytes()/2), defaultMaxMemoryBytes()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.got != tc.want {
