@@ -113,9 +113,11 @@ type ReplicaState struct {
 	Models    []string `json:"models"`
 	BlockSize int64    `json:"block_size"`
 	Ready     bool     `json:"ready"`
-	Draining  bool     `json:"draining"`
-	Cordoned  bool     `json:"cordoned"`
-	Asleep    bool     `json:"asleep"`
+	// Problem is why its last check failed; empty if it did not.
+	Problem  string `json:"problem"`
+	Draining bool   `json:"draining"`
+	Cordoned bool   `json:"cordoned"`
+	Asleep   bool   `json:"asleep"`
 	// Dishonest is set while the engine has less than half of what the index
 	// claims, so that its prefixes get no credit.
 	Dishonest bool   `json:"dishonest"`
@@ -155,6 +157,7 @@ func (g *Gateway) State() State {
 		for _, m := range g.catalog.List(func(id string) bool { return id == s.ID }) {
 			replica.Models = append(replica.Models, m.id)
 		}
+		replica.Problem, _ = u.problem.Load().(string)
 		if s.View.UsageKnown {
 			replica.CacheUsage = &s.View.Usage
 		}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/chatform"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
 	"github.com/inferencecache/inference-cache/internal/trace"
@@ -25,6 +26,9 @@ type route struct {
 	// generates is set for endpoints that profit from a cached prefix; chat
 	// tells their two forms apart. All others go by load.
 	generates, chat bool
+	// form is that of a chat which is no chat completion; engines may lack
+	// such an endpoint.
+	form chatform.Form
 	// unsalted requests use no cache.
 	unsalted bool
 }
@@ -32,6 +36,8 @@ type route struct {
 var routes = []route{
 	{path: "/v1/chat/completions", endpoint: "chat_completions", idPrefix: "chatcmpl-", generates: true, chat: true},
 	{path: "/v1/completions", endpoint: "completions", idPrefix: "cmpl-", generates: true},
+	{path: "/v1/responses", endpoint: "responses", idPrefix: "resp_", generates: true, chat: true, form: chatform.Responses},
+	{path: "/v1/messages", endpoint: "messages", idPrefix: "msg_", generates: true, chat: true, form: chatform.Messages},
 	{path: "/v1/embeddings", endpoint: "embeddings", idPrefix: "embd-"},
 	{path: "/v1/score", endpoint: "score", idPrefix: "req-"},
 	{path: "/v1/rerank", endpoint: "rerank", idPrefix: "req-"},
@@ -149,7 +155,7 @@ func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	request := routing.Request{
 		Now: time.Now(), Model: x.model.base, Adapter: x.model.adapter,
 		PromptBytes: len(x.body), LoadOnly: !x.route.generates, Target: x.steering.target,
-		Tenant: x.caller.Tenant, ShedAbove: x.gateway.live.Load().shedAbove,
+		Exclude: x.unfit(), Tenant: x.caller.Tenant, ShedAbove: x.gateway.live.Load().shedAbove,
 	}
 	if !x.route.generates {
 		return request
@@ -203,8 +209,8 @@ func (x *exchange) reject(fault *apiError) {
 func (x *exchange) decide(request *routing.Request) *routing.Guard {
 	request.Now = time.Now()
 	decision, guard := x.gateway.fleet.Decide(request)
-	if guard == nil && len(request.Exclude) > 0 {
-		request.Exclude = nil // nobody else is left: try those that failed again
+	if unfit := x.unfit(); guard == nil && len(request.Exclude) > len(unfit) {
+		request.Exclude = unfit // nobody else is left: try those that failed again
 		decision, guard = x.gateway.fleet.Decide(request)
 	}
 	request.ShedAbove = 0 // it was let in

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/caller"
+	"github.com/inferencecache/inference-cache/internal/chatform"
 	"github.com/inferencecache/inference-cache/internal/jsonscan"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
@@ -97,7 +98,7 @@ func generatingRoute(body []byte) *route {
 		return nil
 	})
 	for i := range routes {
-		if routes[i].generates && routes[i].chat == chat {
+		if routes[i].generates && routes[i].form == chatform.None && routes[i].chat == chat {
 			return &routes[i]
 		}
 	}

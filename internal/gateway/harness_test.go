@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,8 @@ type engine struct {
 	// generate answers completions; tokenize may replace the tokenizer.
 	generate, tokenize http.HandlerFunc
 	models             []string
+	// offers are the endpoints it has besides those every engine has.
+	offers []string
 	// modelsNow may replace models by what changes.
 	modelsNow func() []string
 	static    []string
@@ -96,6 +99,15 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/kv_event_sources", "/version", "/is_sleeping", "/server_info":
 		http.NotFound(w, r)
 	default:
+		optional := r.URL.Path == "/v1/responses" || r.URL.Path == "/v1/messages"
+		if optional && !slices.Contains(e.offers, r.URL.Path) {
+			http.NotFound(w, r)
+			return
+		}
+		if r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
 		body, _ := io.ReadAll(r.Body)
 		e.mu.Lock()
 		e.received = append(e.received, received{r.URL.Path, r.Header.Clone(), body})

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/chatform"
 	"github.com/inferencecache/inference-cache/internal/finding"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
@@ -197,11 +198,14 @@ func (r *relay) breakOff(err error) {
 		panic(http.ErrAbortHandler)
 	}
 	fault := brokenAnswer(err)
-	event := []byte("data: ")
+	var event []byte
 	if r.midEvent {
-		event = []byte("\ndata: ")
+		event = append(event, '\n')
 	}
-	event = append(append(event, fault.body()...), "\n\n"...)
+	if x.route.form != chatform.None {
+		event = append(event, "event: error\n"...) // these APIs name their events
+	}
+	event = append(append(append(event, "data: "...), fault.body()...), "\n\n"...)
 	_ = r.write(event)
 }
 

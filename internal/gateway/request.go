@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/chatform"
 	"github.com/inferencecache/inference-cache/internal/jsonscan"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
 )
@@ -86,6 +87,7 @@ func (x *exchange) bodyTooLarge() *apiError {
 func (x *exchange) parseBody() *apiError {
 	x.prompt = tokenize.Prompt{Chat: x.route.chat, Partition: x.partition()}
 	x.fields.trusted = x.trusted
+	other := chatform.Request{Form: x.route.form}
 	var fault *apiError
 	err := jsonscan.Object(x.body, func(key, value []byte) error {
 		if fault = x.fields.set(key, value); fault != nil {
@@ -109,7 +111,23 @@ func (x *exchange) parseBody() *apiError {
 	case err != nil:
 		return invalidRequest("", "the body is not a JSON object")
 	}
+	if x.route.form != chatform.None {
+		x.addChat(&other)
+	}
 	return nil
+}
+
+// addChat makes the prompt that of the chat completion with the same text.
+func (x *exchange) addChat(other *chatform.Request) {
+	messages, tools, ok := other.Chat()
+	if !ok {
+		x.prompt.SetOpaque()
+		messages = other.Text()
+	}
+	x.prompt.Add([]byte("messages"), messages)
+	if len(tools) > 0 {
+		x.prompt.Add([]byte("tools"), tools)
+	}
 }
 
 const codeForbiddenField = "forbidden_field"

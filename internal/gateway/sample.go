@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/inferencecache/inference-cache/internal/chatform"
 	"github.com/inferencecache/inference-cache/internal/jsonscan"
 )
 
@@ -18,7 +19,7 @@ func (x *exchange) askForUsage() {
 	if every > 1 && g.trace.Switches().Outcome {
 		every = 1
 	}
-	if every < 1 || !x.route.generates || !x.fields.stream || x.fields.hasStreamOptions {
+	if every < 1 || !x.route.generates || x.route.form != chatform.None || !x.fields.stream || x.fields.hasStreamOptions {
 		return
 	}
 	if g.streams.Add(1)%uint64(every) != 1%uint64(every) {

@@ -128,6 +128,9 @@ func (x *exchange) noteTarget(decision *routing.Decision) {
 
 // noReplica is the fault of a request that no replica may get.
 func (x *exchange) noReplica() *apiError {
+	if unfit := len(x.unfit()); unfit > 0 && unfit == len(x.gateway.roster.all()) && x.gateway.anyReady() {
+		return notFound("no replica offers this endpoint")
+	}
 	fault := x.noPlace()
 	if x.steering.target != "" {
 		fault = noReadyReplica()

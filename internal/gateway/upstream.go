@@ -53,6 +53,10 @@ type upstream struct {
 	unwatch, leaving context.CancelFunc
 	// probe asks for a check now.
 	probe chan struct{}
+	// offers has a bit for each optional endpoint the engine has.
+	offers atomic.Uint32
+	// problem is why the last check failed, "" if it did not.
+	problem atomic.Value
 	// blockSize in tokens as the engine tells it, 0 = unknown.
 	blockSize atomic.Int64
 
@@ -133,9 +137,13 @@ func (g *Gateway) check(ctx context.Context, u *upstream) {
 	if err == nil {
 		err = g.readModels(ctx, u)
 	}
+	if err == nil && u.checks == 0 {
+		err = g.checkSalts(ctx, u)
+	}
 	if ctx.Err() != nil {
 		return
 	}
+	u.note(err)
 	if err != nil {
 		u.successes = 0
 		u.failures++
@@ -153,6 +161,9 @@ func (g *Gateway) check(ctx context.Context, u *upstream) {
 	if u.checks%discoverEvery == 0 || u.blockSize.Load() == 0 {
 		g.discover(ctx, u)
 	}
+	if u.checks%discoverEvery == 0 {
+		g.readOffers(ctx, u)
+	}
 	u.checks++
 	g.readLoad(ctx, u)
 	if !u.ready && (u.successes >= successesIn || !u.seen) {
@@ -162,6 +173,15 @@ func (g *Gateway) check(ctx context.Context, u *upstream) {
 		u.seen = true
 		g.setReady(u, true, nil)
 	}
+}
+
+// note keeps what the last check found, for operators to see.
+func (u *upstream) note(err error) {
+	if err == nil {
+		u.problem.Store("")
+		return
+	}
+	u.problem.Store(err.Error())
 }
 
 func (g *Gateway) setReady(u *upstream, ready bool, cause error) {

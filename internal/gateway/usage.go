@@ -5,15 +5,44 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/inferencecache/inference-cache/internal/defaults"
 )
 
 // usage is what an engine says about the tokens of a request.
 type usage struct {
-	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`
-	Details          *struct {
-		CachedTokens *int `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
+	PromptTokens     int           `json:"prompt_tokens"`
+	CompletionTokens int           `json:"completion_tokens"`
+	Details          *tokenDetails `json:"prompt_tokens_details"`
+
+	// The names of other chat APIs.
+	InputTokens  int           `json:"input_tokens"`
+	OutputTokens int           `json:"output_tokens"`
+	InputDetails *tokenDetails `json:"input_tokens_details"`
+	CacheRead    *int          `json:"cache_read_input_tokens"`
+}
+
+type tokenDetails struct {
+	CachedTokens *int `json:"cached_tokens"`
+}
+
+// unify fills in what has another name, or was told earlier in a stream.
+func (u *usage) unify(earlier *usage) {
+	defaults.Set(&u.PromptTokens, u.InputTokens)
+	defaults.Set(&u.CompletionTokens, u.OutputTokens)
+	if u.Details == nil && u.InputDetails != nil {
+		u.Details = u.InputDetails
+	}
+	if u.Details == nil && u.CacheRead != nil {
+		u.Details = &tokenDetails{u.CacheRead}
+	}
+	if earlier == nil {
+		return
+	}
+	defaults.Set(&u.PromptTokens, earlier.PromptTokens)
+	if u.Details == nil {
+		u.Details = earlier.Details
+	}
 }
 
 // cachedTokens returns the engine's own count of reused tokens, if it tells.
@@ -128,6 +157,7 @@ func (r *usageReader) capture(p []byte) []byte {
 func (r *usageReader) finish() {
 	var found usage
 	if json.Unmarshal(r.captured, &found) == nil && found.PromptTokens >= 0 && found.CompletionTokens >= 0 {
+		found.unify(r.last)
 		r.last = &found
 	}
 	r.state, r.inString, r.escape, r.carry = usageSearching, false, false, r.carry[:0]

@@ -25,7 +25,7 @@ var layers = [][]string{
 		"internal/trace",
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client"},
-	{"internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
+	{"internal/chatform", "internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe", "internal/propagate"},
 	{"internal/control", "internal/controlclient"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},

@@ -5,6 +5,7 @@ package engine
 import (
 	"crypto/rand"
 	"fmt"
+	"strings"
 
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
 	"github.com/inferencecache/inference-cache/internal/sim/eventsock"
@@ -98,8 +99,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// version is what the engine calls itself.
-func (c Config) version() string { return "0.0.0+sim." + c.EventShape }
+// version is what the engine calls itself: the first version with its events.
+func (c Config) version() string {
+	_, number, _ := strings.Cut(c.EventShape, "-")
+	if number == "" || number[0] < '0' || number[0] > '9' {
+		number = "0.6.0" // shapes that are named after no version are the latest
+	}
+	return number + "+sim"
+}
 
 // newScheduler builds the scheduler of one rank with the hashes of a fresh
 // process.

@@ -28,7 +28,7 @@ func (h *Handler) completions(w http.ResponseWriter, r *http.Request) {
 	}
 	h.generate(w, r, &generation{
 		handler: h, sampling: request.sampling, prompts: prompts,
-		fallback: completionTokens, format: textFormat{}, id: "cmpl-" + requestID(r),
+		fallback: completionTokens, format: textFormat{}, id: withPrefix("cmpl-", requestID(r)),
 	})
 }
 
@@ -50,7 +50,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	}
 	h.generate(w, r, &generation{
 		handler: h, sampling: request.sampling, prompts: prompts,
-		format: chatFormat{}, id: "chatcmpl-" + requestID(r),
+		format: chatFormat{}, id: withPrefix("chatcmpl-", requestID(r)),
 	})
 }
 

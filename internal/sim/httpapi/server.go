@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -102,6 +103,13 @@ func New(options Options) *Handler {
 	h.mux.HandleFunc("GET /v1/models", h.models)
 	h.mux.HandleFunc("POST /v1/completions", h.completions)
 	h.mux.HandleFunc("POST /v1/chat/completions", h.chatCompletions)
+	h.mux.HandleFunc("POST /v1/responses", h.responses)
+	h.mux.HandleFunc("POST /v1/messages", h.messages)
+	for _, path := range []string{"/v1/responses", "/v1/messages"} {
+		h.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		})
+	}
 	h.mux.HandleFunc("POST /tokenize", h.tokenize)
 	h.mux.HandleFunc("POST /detokenize", h.detokenize)
 	if options.Runtime == SGLang {
@@ -217,6 +225,9 @@ func (h *Handler) pickRank(r *http.Request) (*rank.Rank, int, error) {
 	}
 	return h.options.Ranks[best], best, nil
 }
+
+// withPrefix gives an id the prefix of its kind, unless the caller did.
+func withPrefix(prefix, id string) string { return prefix + strings.TrimPrefix(id, prefix) }
 
 // requestID is the caller's id if it sent one, else a random one.
 func requestID(r *http.Request) string {
