@@ -25,6 +25,8 @@ type serverOptions struct {
 	auth      serverAuth
 	knobs     ranking.Knobs
 	maxMemory string
+	// tenantLabels is on or off.
+	tenantLabels string
 }
 
 func (c *cli) newServerCommand() *cobra.Command {
@@ -96,6 +98,7 @@ func (o *serverOptions) addIndexFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&m.MaxModels, "metrics-max-models", 512, "most model names in metrics")
 	flags.IntVar(&m.MaxUnknownModels, "metrics-max-unknown-models", 64, "most model names in metrics that the index does not know")
 	flags.IntVar(&m.MaxTenants, "metrics-max-tenants", 1000, "most tenant names in metrics")
+	flags.StringVar(&o.tenantLabels, "metrics-tenant-labels", "on", "tenant names in metrics: on, or off, which leaves out replicas' series too")
 	flags.IntVar(&m.MaxReplicas, "metrics-max-replicas", 2000, "most replicas with series of their own; 0 is none")
 }
 
@@ -119,6 +122,10 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	if options.Internal.Address == "" || options.Internal.PolicyMaxBytes < 1 {
 		return usagef("--snapshot-bind-address and --policy-max-bytes: expected an address and at least 1")
 	}
+	if o.tenantLabels != "on" && o.tenantLabels != "off" {
+		return usagef("--metrics-tenant-labels %q: expected on or off", o.tenantLabels)
+	}
+	options.Metrics.WithoutTenants = o.tenantLabels == "off"
 	options.Logger = logger
 	options.Registry = prometheus.NewRegistry()
 	options.Registry.MustRegister(

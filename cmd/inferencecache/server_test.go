@@ -157,6 +157,7 @@ func TestServerCommandExitCodes(t *testing.T) {
 		"a missing file of operators":       {[]string{open, "--operator-token-file=/none"}, exitRuntime, "token file"},
 		"an API server without authorities": {[]string{open, "--kube-api-url=https://x", "--kube-token-file=x"}, exitUsage, "--kube-api-url"},
 		"an API server with missing files":  {[]string{open, "--kube-api-url=https://x", "--kube-token-file=/none", "--kube-ca-file=/none"}, exitRuntime, "CA of the API server"},
+		"tenant labels of no meaning":       {[]string{open, "--metrics-tenant-labels=some"}, exitUsage, "expected on or off"},
 		"fewer streams than none":           {[]string{open, "--grpc-max-streams=-1"}, exitUsage, "stream limit"},
 		"client certificates without TLS":   {[]string{open, "--mtls-client-ca-file=x"}, exitUsage, "need TLS"},
 	} {

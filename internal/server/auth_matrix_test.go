@@ -255,7 +255,7 @@ func (g *guarded) matrixReport(row matrixRow) string {
 func (g *guarded) matrixEvent(row matrixRow) string {
 	return withoutEffect(g.publishAs(row.token, &pb.CacheEvent{
 		Type: pb.CacheEvent_ALL_CLEARED, TenantId: row.tenant, ModelId: "m", ReplicaId: row.replica,
-	}), "PERMISSION_DENIED")
+	}), "DROPPED")
 }
 
 func (g *guarded) matrixSync(row matrixRow) string {

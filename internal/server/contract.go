@@ -5,9 +5,6 @@ package server
 import (
 	"context"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/inferencecache/inference-cache/internal/index"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
@@ -30,11 +27,7 @@ func (c *contract) ReportCacheState(stream pb.InferenceCache_ReportCacheStateSer
 
 // PublishEvent implements pb.InferenceCacheServer.
 func (c *contract) PublishEvent(ctx context.Context, event *pb.CacheEvent) (*pb.Ack, error) {
-	result := c.server.ingest.Event(ctx, event)
-	if result.Unauthorized {
-		return nil, status.Error(codes.PermissionDenied, "the event is for a tenant or replica that is not the caller's")
-	}
-	return result.Ack(), nil
+	return c.server.ingest.Event(ctx, event).Ack(), nil
 }
 
 // GetCacheState implements pb.InferenceCacheServer.

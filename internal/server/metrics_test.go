@@ -254,3 +254,16 @@ func TestInvalidLookupsAreCounted(t *testing.T) {
 		h.wantMetric(fmt.Sprintf("inferencecache_lookup_invalid_total{reason=%q}", reason), 1)
 	}
 }
+
+// With tenant labels off, no series names a tenant.
+func TestMetricsWithoutTenants(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		h := start(t, func(o *server.Options) { o.Metrics.WithoutTenants = without })
+		h.server.SetPolicies(nil, []policy.Quota{{Tenant: "team", MaxKeys: 100}})
+		h.report(h.update("pod-a", "abcdefgh", 16), h.update("pod-b", "x", 16))
+		h.lookup(chain("abcdefgh", 16))
+		if _, page := h.get("/metrics"); strings.Contains(page, `="team"`) == without {
+			t.Errorf("without tenants %v: the page says the opposite", without)
+		}
+	}
+}

@@ -124,6 +124,8 @@ type MetricsOptions struct {
 	MaxUnknownModels int
 	// MaxTenants bounds tenant names; default 1,000.
 	MaxTenants int
+	// WithoutTenants leaves tenant names out of all series; default false.
+	WithoutTenants bool
 	// MaxReplicas bounds replicas with series of their own; default 2,000,
 	// negative = none.
 	MaxReplicas int
@@ -165,6 +167,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Metrics.WithoutTenants {
+		o.Metrics.MaxTenants = 0
 	}
 	o.Auth = o.Auth.withDefaults()
 	return o
