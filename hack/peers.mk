@@ -4,7 +4,7 @@
 # $(CACHE)/peers and $(CACHE)/vllm.
 
 .PHONY: test-peers
-test-peers: build ## Official OpenAI clients, curl and libzmq against a running fleet
+test-peers: build ## Official OpenAI clients, curl, libzmq, tokenizers of models
 	CACHE="$(CACHE)" GO="$(GO)" hack/peers.sh
 
 .PHONY: e2e-vllm

