@@ -69,9 +69,9 @@ type sections struct {
 	on      bool      // a step runs
 	current []float64 // microseconds, of the running step
 	longs   []float64
-	// descheduled counts sections of steps in which the thread had to make
-	// room for another: their length says nothing about the index.
-	descheduled int
+	// descheduled are sections of steps in which the thread had to make room
+	// for another: their length says little about the index.
+	descheduled []float64
 }
 
 func (s *sections) observe(_ string, critical time.Duration) {
@@ -90,16 +90,23 @@ func (s *sections) step(do func()) {
 	do()
 	s.on = false
 	if threadSwitches() != before {
-		s.descheduled += len(s.current)
+		s.descheduled = append(s.descheduled, s.current...)
 		return
 	}
 	s.longs = append(s.longs, s.current...)
 }
 
-// print reports how long sections of something were.
+// forget starts a new list.
+func (s *sections) forget() { s.longs, s.descheduled = nil, nil }
+
+// print reports how long sections of something were: those of steps without
+// another thread, or of all where there was always one.
 func (s *sections) print(r *Report, of string, detail map[string]float64) {
 	sorted := slices.Sorted(slices.Values(s.longs))
-	detail["sections"], detail["descheduled"] = float64(len(sorted)), float64(s.descheduled)
+	if len(sorted) == 0 {
+		sorted = slices.Sorted(slices.Values(s.descheduled))
+	}
+	detail["sections"], detail["descheduled"] = float64(len(sorted)), float64(len(s.descheduled))
 	for _, q := range []struct {
 		name string
 		at   float64

@@ -111,8 +111,9 @@ func (l *life) evict() {
 
 // clearOne clears one of 64 replicas.
 func (l *life) clearOne() {
+	debug.FreeOSMemory()
 	before := ResidentBytes()
-	l.sections.longs = nil
+	l.sections.forget()
 	removed := 0
 	begin := time.Now()
 	l.sections.step(func() { removed = l.x.ClearReplica(scope.Tenant, scope.Model, ReplicaNames(64)[1]) })
@@ -129,7 +130,7 @@ func (l *life) clearOne() {
 // expireAll lets time pass and looks at what memory is left.
 func (l *life) expireAll() {
 	n := float64(l.x.Counters(startMillis).Memberships)
-	l.sections.longs, l.sections.descheduled = nil, 0
+	l.sections.forget()
 	begin := time.Now()
 	for more := true; more; {
 		l.sections.step(func() { more = l.x.Maintain(startMillis + 3*lifeTTL) })

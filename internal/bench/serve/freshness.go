@@ -5,6 +5,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ func measureFreshness(ctx context.Context, r *bench.Report, o Options) error {
 		var values []float64
 		var detail map[string]float64
 		for range o.Runs {
+			runtime.GC()
 			before := use(rig.server)
 			start := time.Now().Add(10 * time.Millisecond)
 			var beside sync.WaitGroup

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -59,10 +58,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// lazyGC is the GOGC of the measuring process: collecting its corpus would cost
-// the server more of the machine than the clients do.
-const lazyGC = 800
-
 // clientThreads is how many threads a core may run clients and publishers, so
 // that the kernel shares cores among them as among processes.
 const clientThreads = 4
@@ -79,7 +74,6 @@ func Run(ctx context.Context, out io.Writer, o Options) error {
 		Rate     int           `json:"lookups_per_second"`
 		Events   int           `json:"events_per_second"`
 	}{bench.ThisMachine(), o.Short, o.Duration.Seconds(), o.Rate, o.Events})
-	defer debug.SetGCPercent(debug.SetGCPercent(lazyGC))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(clientThreads * runtime.NumCPU()))
 	parts := map[string]func(context.Context, *bench.Report, Options) error{
 		"G6": measureService, "G7": measureFreshness, "G8": measureRecovery, "G11": measureIdle,

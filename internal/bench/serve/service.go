@@ -5,6 +5,7 @@ package serve
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -64,17 +65,37 @@ func measureService(ctx context.Context, r *bench.Report, o Options) error {
 	return nil
 }
 
+// heapLimit is where the measuring process collects garbage in a stretch after
+// all.
+const heapLimit = 3 << 30
+
+// collectBetween keeps collections, which would take the corpus' share of the
+// machine from the server, out of stretches.
+func collectBetween() (restore func()) {
+	percent, limit := debug.SetGCPercent(-1), debug.SetMemoryLimit(heapLimit)
+	return func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
+	}
+}
+
 // rig is a server with a warm fleet and clients.
 type rig struct {
-	server Instance
-	watch  *watcher
-	corpus *bench.Corpus
-	fleet  *fleet
-	asker  *asker
+	restore func() // of the garbage collector; nil before warm
+	server  Instance
+	watch   *watcher
+	corpus  *bench.Corpus
+	fleet   *fleet
+	asker   *asker
 }
 
 func newRig(ctx context.Context, o Options) (_ *rig, err error) {
 	g := &rig{}
+	defer func() {
+		if err != nil {
+			g.close()
+		}
+	}()
 	if g.corpus, err = o.Corpus(); err != nil {
 		return nil, err
 	}
@@ -82,16 +103,16 @@ func newRig(ctx context.Context, o Options) (_ *rig, err error) {
 		return nil, err
 	}
 	g.watch = watch(g.server)
-	if g.asker, err = newAsker(g.server); err == nil {
-		g.fleet, err = startFleet(ctx, g.server, g.corpus)
-	}
-	if err == nil {
-		err = g.fleet.warm(ctx, warmShare)
-	}
-	if err != nil {
-		g.close()
+	if g.asker, err = newAsker(g.server); err != nil {
 		return nil, err
 	}
+	if g.fleet, err = startFleet(ctx, g.server, g.corpus); err != nil {
+		return nil, err
+	}
+	if err = g.fleet.warm(ctx, warmShare); err != nil {
+		return nil, err
+	}
+	g.restore = collectBetween()
 	return g, nil
 }
 
@@ -102,8 +123,13 @@ func (g *rig) close() {
 	if g.asker != nil {
 		g.asker.close()
 	}
-	g.watch.close()
-	_ = g.server.Stop() // the measurement is over
+	if g.server != nil {
+		g.watch.close()
+		_ = g.server.Stop() // the measurement is over
+	}
+	if g.restore != nil {
+		g.restore()
+	}
 }
 
 // measure runs a stretch and prints its row.
