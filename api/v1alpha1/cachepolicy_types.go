@@ -132,7 +132,8 @@ type CachePolicyStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Revision of the policy snapshot that all servers echoed.
+	// Revision of the policy snapshot with which all servers had applied this
+	// generation.
 	// +optional
 	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Servers that have applied this generation.

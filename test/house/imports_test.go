@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"internal/chatform", "internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe", "internal/propagate"},
 	{"internal/control", "internal/controlclient"},
-	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality"},
+	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality", "internal/controller"},
 	{"internal/standalone", "internal/bench/serve"},
 	{"internal/sim/demo"},
 	{"cmd/inferencecache"},
