@@ -101,6 +101,9 @@ func (a *Access) resolver(o *Options) (*caller.Resolver, error) {
 	return resolver, err
 }
 
+// AsksForCredentials reports whether clients can or must show who they are.
+func (g *Gateway) AsksForCredentials() bool { return g.resolver.Asks() }
+
 // isLoopback reports whether an address to listen on is that of this machine
 // alone.
 func isLoopback(address string) bool {

@@ -95,6 +95,11 @@ func (x *exchange) parseBody() *apiError {
 		}
 		if x.route.generates {
 			x.noteSticky(key, value)
+		}
+		switch {
+		case x.route.form != chatform.None:
+			other.Add(key, value)
+		case x.route.generates:
 			x.prompt.Add(key, value)
 		}
 		return nil

@@ -25,6 +25,7 @@ type Config struct {
 	// Engines to watch and to route to.
 	Engines   []Engine  `yaml:"engines"`
 	Routing   Routing   `yaml:"routing"`
+	Access    Access    `yaml:"access"`
 	Tokenizer Tokenizer `yaml:"tokenizer"`
 	Index     Index     `yaml:"index"`
 	Log       Log       `yaml:"log"`

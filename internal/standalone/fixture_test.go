@@ -29,6 +29,7 @@ type fleet struct {
 	up      *Standalone
 	engines []*engine.Engine
 	client  *http.Client
+	key     string // shown to the gateway unless empty
 	logs    *logBuffer
 	stop    context.CancelFunc
 	stopped chan error
@@ -81,7 +82,12 @@ func engineConfig(e *engine.Engine) Engine {
 
 func startFleet(t *testing.T, engines ...*engine.Engine) *fleet {
 	t.Helper()
-	config := Config{Routing: Routing{ExposeReplica: true, LookupTimeout: Duration(time.Second)}}
+	return startGuardedFleet(t, Access{}, engines...)
+}
+
+func startGuardedFleet(t *testing.T, access Access, engines ...*engine.Engine) *fleet {
+	t.Helper()
+	config := Config{Access: access, Routing: Routing{ExposeReplica: true, LookupTimeout: Duration(time.Second)}}
 	for _, e := range engines {
 		config.Engines = append(config.Engines, engineConfig(e))
 	}
@@ -193,7 +199,14 @@ func (f *fleet) post(path string, body any) answer {
 		}
 		data = string(encoded)
 	}
-	response, err := f.client.Post("http://"+f.up.Addresses().Gateway+path, "application/json", strings.NewReader(data))
+	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, "http://"+f.up.Addresses().Gateway+path, strings.NewReader(data))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if f.key != "" {
+		request.Header.Set("Authorization", "Bearer "+f.key)
+	}
+	response, err := f.client.Do(request)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -150,6 +150,7 @@ func (s *Standalone) buildGateway(deps *Deps) error {
 		Lookuper:   s.server,
 		BlockSizer: blockSizer{s.server},
 		Tenant:     s.config.Tenant,
+		Access:     s.config.Access.options(),
 		Policy:     s.config.Routing.Policy,
 		Tokenizer:  gateway.TokenizerMode(s.config.Tokenizer.Mode),
 		Tokenizing: gateway.TokenizerOptions{
@@ -283,7 +284,7 @@ func (s *Standalone) Run(ctx context.Context) error {
 	group.Go(func() error { return s.serveAdmin(ctx, serverCtx) })
 
 	addresses := s.Addresses()
-	s.logger.Info("ready to take requests; no authentication on any listener",
-		"gateway", addresses.Gateway, "admin", addresses.Admin, "grpc", addresses.GRPC, "engines", len(s.config.Engines))
+	s.logger.Info("ready to take requests; only the gateway can ask for credentials",
+		"gateway", addresses.Gateway, "gateway_credentials", s.gateway.AsksForCredentials(), "admin", addresses.Admin, "grpc", addresses.GRPC, "engines", len(s.config.Engines))
 	return group.Wait()
 }
