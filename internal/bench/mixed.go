@@ -22,7 +22,7 @@ const (
 
 // mixedRates are the events a second that are offered, to show the most that
 // is taken in.
-var mixedRates = []float64{mixedBeside, 2_000_000, 3_000_000, mixedGoal}
+var mixedRates = []float64{mixedBeside, 2_000_000, 3_000_000, mixedGoal, 6_000_000}
 
 // load is one open-loop stretch: a writer plays the corpus at a fixed rate, a
 // reader looks up its chains at another, and beside may do more.
