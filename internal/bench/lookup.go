@@ -4,6 +4,7 @@ package bench
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -24,8 +25,10 @@ type looker struct {
 	x       *index.Index
 	now     int64
 	matches []index.Match
-	ranks   []ranked
-	knobs   ranking.Knobs
+	ranks   []ranked // in the order of matches
+	// order sorts them: what to sort by in the upper half, the place below.
+	order []uint64
+	knobs ranking.Knobs
 }
 
 func newLooker(x *index.Index) *looker {
@@ -39,35 +42,54 @@ func (l *looker) match(keys index.Keys) {
 	v.Release()
 }
 
-// rank is a lookup with scores in order, best first.
+// rank is a lookup with scores in order, best first, as the server does it.
 func (l *looker) rank(keys index.Keys) {
 	v := l.x.Acquire(scope, "", l.now, ttlMillis)
 	l.matches = v.MatchChain(l.matches[:0], keys, index.Tokens{Step: blockTokens})
 	total := v.Serving()
-	byTokens := func(a, b index.Match) int { return cmp.Compare(b.Tokens, a.Tokens) }
-	if !slices.IsSortedFunc(l.matches, byTokens) {
-		slices.SortFunc(l.matches, byTokens)
-	}
-	l.ranks = l.ranks[:0]
-	power, group := float64(1), 0
-	for i, m := range l.matches {
-		if i >= group {
-			for group = i + 1; group < len(l.matches) && l.matches[group].Tokens == m.Tokens; group++ {
-			}
-			power = ranking.Power(group, total)
-		}
-		pressure := float32(0)
+	l.ranks, l.order = l.ranks[:0], l.order[:0]
+	for i := range l.matches {
+		m, pressure := &l.matches[i], float32(0)
 		if s, ok := v.Stats(m.Slot); ok {
 			pressure = s.Pressure
 		}
 		fresh := ranking.Freshness(l.now-m.LastSeenMillis, ttlMillis)
 		base := l.knobs.Base(m.Tokens, fresh, l.knobs.PressureFactor(pressure), 1, 1)
-		l.ranks = append(l.ranks, ranked{m.Replica, ranking.WithPower(base, power)})
+		l.ranks = append(l.ranks, ranked{m.Replica, base})
+		l.order = append(l.order, uint64(^uint32(m.Tokens))<<32|uint64(i))
 	}
 	v.Release()
-	slices.SortFunc(l.ranks, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.replica, b.replica))
+	slices.Sort(l.order)
+	l.eachRun(func(run []uint64, to int) {
+		power := ranking.Power(to, total)
+		for _, key := range run {
+			r := &l.ranks[uint32(key)]
+			r.score = ranking.WithPower(r.score, power)
+		}
 	})
+	for i, key := range l.order { // scores are not negative
+		l.order[i] = uint64(^math.Float32bits(l.ranks[uint32(key)].score))<<32 | key&math.MaxUint32
+	}
+	slices.Sort(l.order)
+	l.eachRun(func(run []uint64, _ int) {
+		if len(run) > 1 {
+			slices.SortFunc(run, func(a, b uint64) int {
+				return cmp.Compare(l.ranks[uint32(a)].replica, l.ranks[uint32(b)].replica)
+			})
+		}
+	})
+}
+
+// eachRun calls f with what is equal in order, and where it ends.
+func (l *looker) eachRun(f func(run []uint64, to int)) {
+	for from := 0; from < len(l.order); {
+		to := from + 1
+		for to < len(l.order) && l.order[to]>>32 == l.order[from]>>32 {
+			to++
+		}
+		f(l.order[from:to], to)
+		from = to
+	}
 }
 
 // together is how many lookups are timed as one, so that the clock costs
@@ -77,6 +99,7 @@ const together = 8
 // time returns the median microseconds of one call, one value a run. Medians of
 // short stretches leave out what the scheduler does.
 func (l *looker) time(z sizes, do func(i int)) []float64 {
+	runtime.GC() // else the collector may be at what the fixture left
 	for i := range z.lookups / 10 {
 		do(i)
 	}

@@ -121,7 +121,7 @@ func (s *scope) setSilent(m *member, silent bool) {
 	s.exclusive("apply", func() {
 		st := &s.slots[m.slot]
 		before := s.weight(st)
-		m.silent = silent
+		m.silent, st.silent = silent, silent
 		s.reweigh(st, before)
 	})
 }

@@ -64,6 +64,43 @@ func (t *table) each(f func(*entry)) {
 	}
 }
 
+// check returns the first broken invariant of a table that holds n words.
+func (t *table) check(n int) error {
+	found := 0
+	for i, s := range t.owned {
+		if i > 0 && t.owned[i-1] == s {
+			continue
+		}
+		if &t.dir[i][0] != &s.buckets[0] || len(t.dir[i]) != len(s.buckets) {
+			return fmt.Errorf("readers see another segment than the writer at %d", i)
+		}
+		used := 0
+		for j := range s.buckets {
+			b := &s.buckets[j]
+			used += b.used()
+			for k := range b {
+				e := &b[k]
+				if k >= b.used() && *e != (entry{}) {
+					return fmt.Errorf("a used entry follows a free one")
+				}
+				for at := bucketOf(e.key, len(s.buckets)); e.set != 0 && at != j; at = s.after(at) {
+					if !s.buckets[at].full() {
+						return fmt.Errorf("a word cannot be reached from its home")
+					}
+				}
+			}
+		}
+		if used != int(s.used) {
+			return fmt.Errorf("a segment has %d entries, counted %d", used, s.used)
+		}
+		found += used
+	}
+	if found != n {
+		return fmt.Errorf("%d entries, want %d", found, n)
+	}
+	return nil
+}
+
 // Check returns the first broken invariant of an index at rest.
 func (x *Index) Check() error {
 	for _, s := range x.allScopes() {
@@ -141,6 +178,13 @@ func (p *partition) check(held []int64) error {
 	for slot, o := range p.owners {
 		if o.planned != owned[slot] || p.held[slot] != owned[slot] {
 			return fmt.Errorf("slot %d holds %d here, counted %d", slot, owned[slot], p.held[slot])
+		}
+	}
+	for _, t := range []*table{&p.short, &p.long, &p.intern} {
+		n := 0
+		t.each(func(*entry) { n++ })
+		if err := t.check(n); err != nil {
+			return err
 		}
 	}
 	return p.checkSets(w, keys)

@@ -38,24 +38,23 @@ func (v *View) MatchChain(dst []Match, keys Keys, counts Tokens) []Match {
 
 // withTokens drops matches without tokens.
 func withTokens(dst []Match, base int) []Match {
-	none := func(d Match) bool { return d.Tokens <= 0 }
-	first := slices.IndexFunc(dst[base:], none)
-	if first < 0 {
-		return dst
+	for i := base; i < len(dst); i++ {
+		if dst[i].Tokens <= 0 {
+			return append(dst[:i], slices.DeleteFunc(dst[i:], func(d Match) bool { return d.Tokens <= 0 })...)
+		}
 	}
-	return dst[:base+first+len(slices.DeleteFunc(dst[base+first:], none))]
+	return dst
 }
 
 func (m *matcher) chain(dst []Match, keys Keys, counts Tokens) []Match {
 	base, p := len(dst), m.part
 	m.runs.list = nil
-	set, sum, step := uint32(0), int64(0), int64(counts.Step)
-	from := 0
+	set, sum, from := uint32(0), int64(0), 0
 	for window := firstWindow; ; window = min(2*window, lastWindow) {
 		window = min(window, keys.Len()-from)
 		found := m.resolve(p, keys, from, window)
-		for i, next := range m.sets[:found] {
-			if next != set {
+		for i := 0; i < found; {
+			if next := m.sets[i]; next != set {
 				list := record(p.sets.words(next)).list()
 				if set == 0 {
 					dst = m.seed(dst, list)
@@ -67,10 +66,10 @@ func (m *matcher) chain(dst []Match, keys Keys, counts Tokens) []Match {
 				}
 				set = next
 			}
-			if len(counts.Counts) > 0 {
-				step = int64(counts.Counts[from+i])
+			start := i
+			for i++; i < found && m.sets[i] == set; i++ {
 			}
-			sum += step
+			sum += counts.own(from+start, from+i)
 		}
 		from += found
 		if found < window || from == keys.Len() {
@@ -79,6 +78,17 @@ func (m *matcher) chain(dst []Match, keys Keys, counts Tokens) []Match {
 	}
 	m.endAll(dst[base:], int32(from), sum)
 	return dst
+}
+
+// own is the tokens of blocks when counts are each block's own.
+func (t Tokens) own(from, to int) (sum int64) {
+	if len(t.Counts) == 0 {
+		return int64(to-from) * int64(t.Step)
+	}
+	for _, n := range t.Counts[from:to] {
+		sum += int64(n)
+	}
+	return sum
 }
 
 // Windows of resolve, in keys: most chains miss early, long ones profit from
@@ -103,13 +113,11 @@ func (m *matcher) resolve(p *partition, keys Keys, from, window int) (found int)
 			t.ready(mix.word(word))
 		}
 	}
-	found = t.sets(m.sets[:], words, mix)
-	for i := range found {
-		if at := from + i; at > 0 && keys.Short[at] == keys.Short[at-1] {
-			return i
-		}
+	var last *uint64
+	if from > 0 {
+		last = &keys.Short[from-1]
 	}
-	return found
+	return t.sets(m.sets[:], words, last, mix)
 }
 
 func (m *matcher) resolveLong(p *partition, keys [][]byte, from, window int) int {
@@ -151,7 +159,7 @@ func (v *View) MatchExact(dst []Match, keys Keys) []Match {
 	for i, w := range r.list() {
 		h := holder(w)
 		st := &v.scope.slots[h.slot()]
-		if st.state != slotLive || st.member.silent {
+		if st.state != slotLive || st.silent {
 			continue
 		}
 		at := max(h.seen(), st.member.beat.Load())

@@ -51,7 +51,7 @@ func (m *matcher) seed(dst []Match, list []uint64) []Match {
 		h := holder(w)
 		rs.list[i], places[i] = h, noRun
 		st := &slots[h.slot()]
-		if st.state != slotLive || st.member.silent || !m.fresh(h) {
+		if st.state != slotLive || st.silent || !m.fresh(h) {
 			continue
 		}
 		places[i] = going
@@ -75,19 +75,16 @@ func (m *matcher) step(list []uint64, matches []Match, blocks int32, sum int64) 
 	// a and b are places in prev and list, r that of a's entry, w that of b's
 	// to be: entries only move when something left before them.
 	a, b, r, w := 0, 0, 0, 0
-	for burst := fewAged; ; {
-		if n := common(prev[a:], list[b:]); n > 0 {
+	for burst := fewAged; a < len(prev) && b < len(list); {
+		was, h := holder(prev[a]), holder(list[b])
+		switch {
+		case h == was:
+			n := common(prev[a:], list[b:])
 			if w != r {
 				rs.shift(w, r, n)
 			}
 			a, b, r, w, burst = a+n, b+n, r+n, w+n, fewAged
-		}
-		if a == len(prev) || b == len(list) {
-			break
-		}
-		was, h := holder(prev[a]).slot(), holder(list[b])
-		switch {
-		case h.slot() == was:
+		case h.slot() == was.slot():
 			n := rs.age(list[b:min(b+burst, b+len(prev)-a, len(list))], r, w)
 			if n == burst {
 				burst = len(list)
@@ -96,7 +93,7 @@ func (m *matcher) step(list []uint64, matches []Match, blocks int32, sum int64) 
 				n = 1
 			}
 			a, b, r, w = a+n, b+n, r+n, w+n
-		case h.slot() > was:
+		case h.slot() > was.slot():
 			m.end(r, matches, blocks, sum)
 			a, r = a+1, r+1
 			if b == 0 {
@@ -118,17 +115,12 @@ func (m *matcher) step(list []uint64, matches []Match, blocks int32, sum int64) 
 
 // common returns how many leading words are equal. Mostly it is all or few.
 func common(a, b []uint64) (n int) {
-	a, b = a[:min(len(a), len(b))], b[:min(len(a), len(b))]
-	for n < 2 && n < len(a) && a[n] == b[n] {
-		n++
+	size := min(len(a), len(b))
+	a, b = a[:size], b[:size]
+	if bytes.Equal(bytesBehind(a), bytesBehind(b)) {
+		return size
 	}
-	switch {
-	case n < 2:
-		return n
-	case bytes.Equal(bytesBehind(a), bytesBehind(b)):
-		return len(a)
-	}
-	for n < len(a) && a[n] == b[n] {
+	for n < size && a[n] == b[n] {
 		n++
 	}
 	return n
@@ -149,10 +141,10 @@ func (rs *runs) shift(to, from, n int) {
 // replicas and tiers stay and only times change. It returns how many.
 func (rs *runs) age(list []uint64, r, w int) (n int) {
 	from, to := rs.list[r:][:len(list)], rs.list[w:][:len(list)]
-	moved := r != w
+	moved, oldest := r != w, rs.oldest
 	for i, word := range list {
 		h, run := holder(word), from[i]
-		if (h^run)>>seenBits != 0 || h&seenMask < rs.oldest {
+		if (h^run)>>seenBits != 0 || h&seenMask < oldest {
 			break
 		}
 		if h < run {

@@ -78,6 +78,7 @@ const (
 type slotState struct {
 	member *member
 	state  slotUse
+	silent bool // of a live slot: what its member is
 	held   int64
 	// planned is held after the running write; the writer's.
 	planned int64
@@ -128,10 +129,10 @@ func (s *scope) freeSlotLocked(m *member, state slotUse) uint16 {
 	if n := len(s.spare); n > 0 {
 		slot := s.spare[n-1]
 		s.spare = s.spare[:n-1]
-		s.slots[slot] = slotState{member: m, state: state}
+		s.slots[slot] = slotState{member: m, state: state, silent: m.silent}
 		return slot
 	}
-	s.slots = append(s.slots, slotState{member: m, state: state})
+	s.slots = append(s.slots, slotState{member: m, state: state, silent: m.silent})
 	return uint16(len(s.slots) - 1)
 }
 
@@ -183,7 +184,7 @@ func (s *scope) publishHeld(slot uint16) {
 func (s *scope) weight(st *slotState) (w [2]int) {
 	if st.state == slotLive && st.held > 0 {
 		w[0] = 1
-		if st.member.silent {
+		if st.silent {
 			w[1] = 1
 		}
 	}
@@ -206,7 +207,7 @@ func (s *scope) flip(f flip) {
 	old.state, old.member = slotDead, nil
 	s.reweigh(old, before)
 	before = s.weight(fresh)
-	fresh.state = slotLive
+	fresh.state, fresh.silent = slotLive, m.silent
 	s.reweigh(fresh, before)
 	m.slot = f.fresh
 }

@@ -141,11 +141,20 @@ func (t *table) find(word uint64) *entry {
 }
 
 // sets looks keys up and writes their sets to dst, up to the first that is
-// absent; it returns how many. It is find, spelled out for many keys at once.
-func (t *table) sets(dst []uint32, keys []uint64, mix mixer) int {
+// absent or equal to the one before it, which for the first is last, if any;
+// it returns how many. It is find, spelled out for many keys at once.
+func (t *table) sets(dst []uint32, keys []uint64, last *uint64, mix mixer) int {
 	dir, shift := t.dir, t.shift&63
+	before := ^keys[0]
+	if last != nil {
+		before = *last
+	}
 	dst = dst[:len(keys)]
 	for k, key := range keys {
+		if key == before {
+			return k
+		}
+		before = key
 		word := mix.word(key)
 		buckets := dir[word>>1>>shift]
 		i := bucketOf(word, len(buckets))

@@ -41,12 +41,11 @@ func inverse(odd uint64) uint64 {
 
 func (m *mixer) word(key uint64) uint64 {
 	x := (key ^ m.secret) * m.a
-	x = (x ^ x>>32) * m.b
-	return x ^ x>>32
+	return (x ^ x>>32) * m.b
 }
 
 func (m *mixer) key(word uint64) uint64 {
-	x := (word ^ word>>32) * m.inverseB
+	x := word * m.inverseB
 	return (x^x>>32)*m.inverseA ^ m.secret
 }
 
