@@ -139,6 +139,7 @@ func (x *Index) lockScope(id Scope, create bool) *scope {
 			return s
 		}
 		s.write.Unlock()
+		x.unlink(s)
 	}
 }
 

@@ -79,16 +79,25 @@ func (s *scope) forgetPartitions() {
 	}
 }
 
-// closeScope removes an empty scope from the directory.
+// closeScope closes an empty scope and takes it out of the directory. It waits
+// for its writer before it locks the directory, which all lookups need.
 func (x *Index) closeScope(s *scope) {
+	s.write.Lock()
+	empty := len(s.parts) == 0 && len(s.members) == 0
+	s.closed = s.closed || empty
+	s.write.Unlock()
+	if empty {
+		x.unlink(s)
+	}
+}
+
+// unlink takes a closed scope out of the directory, unless that is done.
+func (x *Index) unlink(s *scope) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s.write.Lock()
-	defer s.write.Unlock()
-	if s.closed || len(s.parts) > 0 || len(s.members) > 0 {
+	if x.scopes[s.id] != s {
 		return
 	}
-	s.closed = true
 	delete(x.scopes, s.id)
 	s.home.mu.Lock()
 	delete(s.home.scopes, s.id.Scheme)

@@ -30,7 +30,7 @@ type partition struct {
 	owners  []owner
 	expiry  queue // by the oldest effective second
 	evict   queue // by the rank of the cap
-	fresh   queue // by the freshest second
+	fresh   queue // by the freshest millisecond
 	planned struct{ memberships, keys, hidden int64 }
 	trims   int    // how often ids of sets lost their meaning
 	touched bool   // waits for a commit

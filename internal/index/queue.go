@@ -2,8 +2,8 @@
 
 package index
 
-// queue orders the sets of a partition by a second, smallest first; inside a
-// second the order is free. Each second in use has a doubly linked list that
+// queue orders the sets of a partition by a second, or another rank, smallest
+// first; inside a second the order is free. Each second in use has a doubly linked list that
 // runs through two words of its sets:
 //
 //	word    second

@@ -68,46 +68,28 @@ func (s *scope) sortedParts() []*partition {
 
 // oldestKeys returns the sets whose freshest time is oldest, and that time.
 func (p *partition) oldestKeys() (millis int64, ids []uint32) {
-	millis = math.MaxInt64
 	for len(ids) == 0 {
-		head, second, ok := p.fresh.first()
-		if !ok || second == noSecond {
-			return millis, nil
+		head, at, ok := p.fresh.first()
+		if !ok || at == noSecond {
+			return math.MaxInt64, nil
 		}
-		var line []uint32
-		for id := head; id != 0; id = p.fresh.next(&p.sets, id) {
-			line = append(line, id)
-		}
-		for _, id := range line {
-			r := p.record(id)
-			if now := p.ranks(r).fresh; now != second {
+		millis = at
+		for id := head; id != 0; {
+			next := p.fresh.next(&p.sets, id)
+			if now := p.ranks(p.record(id)).fresh; now != at {
 				p.requeue(&p.fresh, id, now)
-				continue
-			}
-			at := p.newest(r)
-			if at < millis {
-				millis, ids = at, ids[:0]
-			}
-			if at == millis {
+			} else {
 				ids = append(ids, id)
 			}
+			id = next
 		}
 	}
 	return millis, ids
 }
 
-// newest returns the freshest time of a set's live holders.
-func (p *partition) newest(r record) (millis int64) {
-	for _, w := range r.list() {
-		if h := holder(w); p.scope.slots[h.slot()].counts() {
-			millis = max(millis, h.seen())
-		}
-	}
-	return millis
-}
-
-// dropOldest drops up to need keys whose freshest time is the given one and
-// returns how many.
+// dropOldest drops keys whose freshest time is the given one, up to need and
+// not many more than maxSweep, and returns how many. It may only prepare that:
+// no step takes long, however many keys have one time.
 func (p *partition) dropOldest(millis int64, need int) (dropped int64) {
 	s := p.scope
 	s.write.Lock()
@@ -126,11 +108,12 @@ func (p *partition) dropOldest(millis int64, need int) (dropped int64) {
 		total += int(p.record(id).keys())
 	}
 	if total > need {
-		dropped = w.dropFirst(p, ids, min(need, maxSection))
+		if w.sortLogs(p, ids) {
+			dropped = w.dropFirst(p, ids, min(need, maxSweep))
+		}
 	} else {
-		for _, id := range ids {
-			dropped += w.dropKeys(p, id, w.take(p, id, maxShared))
-			w.full("quota")
+		for i := 0; i < len(ids) && dropped < maxSweep; i++ {
+			dropped += w.dropKeys(p, ids[i], w.take(p, ids[i], maxShared))
 		}
 	}
 	w.commit("quota")
@@ -160,40 +143,110 @@ func (w *writer) dropKeys(p *partition, id uint32, words []uint64) int64 {
 	return int64(n)
 }
 
-// dropFirst drops the first keys by bytes of several sets. Their logs are
-// sorted once, backwards, so that repeated calls find their victims at the
-// end.
-func (w *writer) dropFirst(p *partition, ids []uint32, need int) (dropped int64) {
+// sortLogs sorts logs backwards, so that repeated calls find their victims at
+// the end. One step sorts the keys of one set, or little more; done is false
+// when some are left to the next.
+func (w *writer) sortLogs(p *partition, ids []uint32) (done bool) {
+	sorted := 0
 	for _, id := range ids {
+		r := p.record(id)
+		if r.marked(markSorted) {
+			continue
+		}
+		if sorted >= maxShared {
+			return false
+		}
+		sorted += int(r.keys())
 		w.sortLog(p, id)
 	}
-	for range need {
-		best, bestWord := uint32(0), uint64(0)
-		for _, id := range ids {
-			if words := w.take(p, id, 1); len(words) == 1 &&
-				(best == 0 || w.compareWords(p, id, words[0], best, bestWord) < 0) {
-				best, bestWord = id, words[0]
-			}
-		}
-		if best == 0 {
-			break
-		}
-		dropped += w.dropKeys(p, best, []uint64{bestWord})
-	}
-	return dropped
+	return true
 }
 
 // sortLog sorts a log so that the first key by bytes comes last.
 func (w *writer) sortLog(p *partition, id uint32) {
-	r := p.record(id)
-	if r.marked(markSorted) {
-		return
-	}
 	w.tidyLog(p, id)
+	r := p.record(id)
 	start, end := r.span()
 	block, _ := r.log()
-	slices.SortFunc(p.logs.edit(block)[start:end], func(a, b uint64) int { return w.compareWords(p, id, b, id, a) })
+	log, m := p.logs.edit(block)[start:end], &w.s.x.mixer
+	if r.flags()&flagLong != 0 {
+		w.sortNames(p, id, log)
+		r.mark(markSorted)
+		return
+	}
+	for i, word := range log {
+		log[i] = m.key(word)
+	}
+	slices.Sort(log)
+	slices.Reverse(log)
+	for i, key := range log {
+		log[i] = m.word(key)
+	}
 	r.mark(markSorted)
+}
+
+// sortNames is sortLog for long keys, each of which is read once.
+func (w *writer) sortNames(p *partition, id uint32, log []uint64) {
+	type named struct {
+		name []byte
+		word uint64
+	}
+	names := make([]named, len(log))
+	for i, word := range log {
+		names[i] = named{w.keyBytes(p, id, word, true), word}
+	}
+	slices.SortFunc(names, func(a, b named) int { return bytes.Compare(b.name, a.name) })
+	for i := range names {
+		log[i] = names[i].word
+	}
+}
+
+// victim is a set and the first of its keys by bytes.
+type victim struct {
+	id   uint32
+	word uint64
+}
+
+// dropFirst drops the first keys by bytes of several sets with sorted logs. The
+// sets form a heap by their first keys.
+func (w *writer) dropFirst(p *partition, ids []uint32, need int) (dropped int64) {
+	heap := make([]victim, 0, len(ids))
+	for _, id := range ids {
+		if words := w.take(p, id, 1); len(words) == 1 {
+			heap = append(heap, victim{id, words[0]})
+		}
+	}
+	for i := len(heap)/2 - 1; i >= 0; i-- {
+		w.sinkVictim(p, heap, i)
+	}
+	for ; need > 0 && len(heap) > 0; need-- {
+		first := heap[0]
+		dropped += w.dropKeys(p, first.id, []uint64{first.word})
+		if words := w.take(p, first.id, 1); len(words) == 1 {
+			heap[0].word = words[0]
+		} else {
+			heap[0] = heap[len(heap)-1]
+			heap = heap[:len(heap)-1]
+		}
+		w.sinkVictim(p, heap, 0)
+	}
+	return dropped
+}
+
+func (w *writer) sinkVictim(p *partition, heap []victim, i int) {
+	for {
+		least := i
+		for c := 2*i + 1; c <= 2*i+2 && c < len(heap); c++ {
+			if w.compareWords(p, heap[c].id, heap[c].word, heap[least].id, heap[least].word) < 0 {
+				least = c
+			}
+		}
+		if least == i {
+			return
+		}
+		heap[i], heap[least] = heap[least], heap[i]
+		i = least
+	}
 }
 
 // compareWords orders the keys behind two log words by bytes.

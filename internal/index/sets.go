@@ -104,7 +104,7 @@ func (p *partition) ranks(r record) ranks {
 		newest = max(newest, h.seen())
 	}
 	if k.live > 0 {
-		k.fresh = newest / 1000
+		k.fresh = newest
 	}
 	return k
 }
@@ -230,6 +230,7 @@ func (w *writer) tidyLog(p *partition, id uint32) {
 	if len(log) > int(r.keys()) {
 		slices.Sort(log)
 		log = slices.Compact(log)
+		r.unmark(markSorted)
 	}
 	r.setSpan(start, start+len(log))
 	r.unmark(markBloated)
