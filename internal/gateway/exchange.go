@@ -76,6 +76,8 @@ type exchange struct {
 	// promptTokens is 0 while unknown.
 	promptTokens int
 	batch        bool
+	// tooLong is set for a prompt beyond what is tokenized.
+	tooLong bool
 	// chain is the prompt by the block keys of the first pool that sets it.
 	chain     routing.Chain
 	noteChain sync.Once

@@ -227,6 +227,10 @@ func (x *exchange) prediction(e *evidenceOf) *trace.Prediction {
 func (x *exchange) predictionNote(e *evidenceOf) string {
 	hint := &e.request.Hint
 	switch {
+	case hint.Without == routing.BranchParityFailed:
+		return trace.NoteParityFailed
+	case hint.Without == routing.BranchTokenizerUnavailable && x.tooLong:
+		return trace.NotePromptTooLong
 	case hint.Without == routing.BranchTokenizerUnavailable:
 		return trace.NoteTokenizerUnavailable
 	case hint.Down:

@@ -169,6 +169,7 @@ func (x *exchange) tokenize(ctx context.Context) (tokenize.Result, error) {
 	g.metrics.tokenizeSeconds.WithLabelValues(source).Observe(time.Since(begin).Seconds())
 	g.noteTokenizer(tokenize.Reason(outcome), result.Source)
 	x.promptTokens, x.batch = len(result.Tokens), result.Batch
+	x.tooLong = outcome == string(tokenize.ReasonTooLarge)
 	return result, err
 }
 

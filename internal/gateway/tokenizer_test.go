@@ -16,6 +16,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/internal/finding"
 	"github.com/inferencecache/inference-cache/internal/gateway"
+	"github.com/inferencecache/inference-cache/internal/trace"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
@@ -273,4 +274,40 @@ func TestCanaryAfterAChange(t *testing.T) {
 	eventually(t, "the first canary passes", passed(1))
 	build.Store(1)
 	eventually(t, "the new build is checked", passed(2))
+}
+
+// TestNotesOfTokenization checks what the trace says of requests without ids.
+func TestNotesOfTokenization(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options gateway.Options
+		change  func(*engine)
+		body    string
+		want    string
+	}{
+		"a tokenizer that fails": {
+			change: func(e *engine) { e.tokenize = answerStatus(http.StatusInternalServerError) }, body: prompt(), want: trace.NoteTokenizerUnavailable,
+		},
+		"a prompt that is too long": {
+			options: gateway.Options{Tokenizing: gateway.TokenizerOptions{MaxBytes: 10}}, body: prompt(), want: trace.NotePromptTooLong,
+		},
+		"ids that are not the engine's": {
+			options: gateway.Options{Parity: gateway.ParityOptions{Interval: time.Hour, Appear: time.Millisecond}}, body: prompt(), want: trace.NoteParityFailed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.change == nil {
+				tc.change = answerWithoutUsage
+			}
+			tc.options.Lookuper = says("NO_HINT")
+			f := traced(t, tc.options, newEngine(t, "a", tc.change), newEngine(t, "b", tc.change))
+			if tc.want == trace.NoteParityFailed {
+				eventually(t, "the canary fails", func() bool { _, open := f.finding(finding.ParityFailed); return open })
+			}
+			f.post("/v1/completions", tc.body, "X-Request-Id", "root")
+			records := f.finished("root")
+			if got := string(records[0].Dispatch.Selections[0].Prediction.Note); got != tc.want {
+				t.Errorf("note %q, want %q", got, tc.want)
+			}
+		})
+	}
 }
