@@ -149,7 +149,29 @@ func (l *loader) buildModel(t *Tokenizer, file *modelFile) error {
 		}
 		m.merges[pair(left, right)] = merge{rank: uint32(rank), id: joined}
 	}
+	m.findSingle(t.size)
 	return nil
+}
+
+// findSingle finds the tokens that need no merging. Only byte-level pieces are
+// words; those of others are whole texts, which no token is.
+func (m *model) findSingle(size int) {
+	if !m.byteLevel || m.whole {
+		return
+	}
+	single := make([]bool, size)
+	var s scratch
+	for token, id := range m.vocabulary {
+		if token == "" {
+			continue
+		}
+		s.ids = m.initial(s.ids[:0], token)
+		if len(s.ids) <= quadratic {
+			merged := m.mergeShort(&s)
+			single[id] = len(merged) == 1 && merged[0] == id
+		}
+	}
+	m.single = single
 }
 
 // setBytes finds the ids of single bytes.

@@ -25,8 +25,10 @@ type model struct {
 	// symbols are bytes if byteLevel, else characters.
 	byteLevel bool
 	bytes     [256]uint32
-	// whole looks a piece up in the vocabulary before merging.
-	whole bool
+	// whole looks a piece up in the vocabulary before merging; single says of
+	// each id whether merging its text gives nothing but it.
+	whole  bool
+	single []bool
 	// unknown stands for what has no symbol, none to leave it out; fuse joins
 	// neighbours.
 	unknown uint32
@@ -55,10 +57,8 @@ func (m *model) encode(ctx context.Context, dst []uint32, piece string, s *scrat
 		}
 		return m.appendUnknown(dst, len(dst))
 	}
-	if m.whole {
-		if id, ok := m.vocabulary[piece]; ok {
-			return append(dst, id)
-		}
+	if id, ok := m.vocabulary[piece]; ok && (m.whole || int(id) < len(m.single) && m.single[id]) {
+		return append(dst, id)
 	}
 	s.ids = m.initial(s.ids[:0], piece)
 	if len(s.ids) <= quadratic {

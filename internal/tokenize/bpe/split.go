@@ -115,6 +115,9 @@ func regexFinder(path, expression string) (finder, error) {
 	if len(expression) > maxPatternBytes {
 		return nil, refuse(path, "too long", fmt.Sprintf("at most %d bytes", maxPatternBytes))
 	}
+	if find, known := wordFinder(expression); known {
+		return find, nil
+	}
 	compiled, err := regexp2.Compile(expression)
 	if err != nil {
 		return nil, refuse(path, "no regular expression: "+err.Error(), "one that can be compiled")
