@@ -3,8 +3,10 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -209,6 +211,9 @@ func (p *parity) states() []ParityState {
 	for _, state := range p.pools {
 		out = append(out, state.ParityState)
 	}
+	slices.SortFunc(out, func(a, b ParityState) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Runtime, b.Runtime))
+	})
 	return out
 }
 
@@ -238,6 +243,7 @@ func (p *parity) due(now time.Time) []pool {
 	table := p.gateway.pools.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forgetLocked(table)
 	var due []pool
 	for of := range table.sizes {
 		state := p.stateLocked(of)
@@ -250,6 +256,20 @@ func (p *parity) due(now time.Time) []pool {
 		}
 	}
 	return due
+}
+
+// forgetLocked drops pools that no replica serves any more.
+func (p *parity) forgetLocked(table *poolTable) {
+	for of, state := range p.pools {
+		if _, served := table.sizes[of]; served || state.running {
+			continue
+		}
+		delete(p.pools, of)
+		for _, code := range []finding.Code{finding.ParityFailed, finding.CountMismatch, finding.EventsMissing} {
+			p.gateway.found.Clear(code, of.name())
+		}
+		p.publishLocked()
+	}
 }
 
 // check carries out one canary and draws the conclusions.

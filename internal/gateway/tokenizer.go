@@ -63,6 +63,9 @@ func (o *TokenizerOptions) validate(mode TokenizerMode) error {
 	default:
 		return fmt.Errorf("tokenizer %q: expected render, engine, local, ids or none", mode)
 	}
+	if len(o.Folders) > 0 && mode != TokenizeLocally && mode != TokenizeByEngine {
+		return fmt.Errorf("folders of models: the tokenizer is %s, expected local or engine", mode)
+	}
 	if o.RenderURL == "" {
 		return nil
 	}

@@ -92,6 +92,7 @@ func (p *Prompt) cacheKey(fields *fieldValues, now time.Time) cacheKey {
 	part([]byte(p.Revision))
 	part([]byte(p.Partition))
 	part([]byte(p.Model))
+	part([]byte(p.Runtime))
 	for _, field := range fields {
 		part(field)
 	}

@@ -182,6 +182,7 @@ func TestCache(t *testing.T) {
 		"model":     func(p *tokenize.Prompt) { p.Model = "other" },
 		"revision":  func(p *tokenize.Prompt) { p.Revision = "2" },
 		"partition": func(p *tokenize.Prompt) { p.Partition = "2" },
+		"runtime":   func(p *tokenize.Prompt) { p.Runtime = "sglang" },
 		"text":      func(p *tokenize.Prompt) { p.Add([]byte("prompt"), []byte(`"ho"`)) },
 		"argument":  func(p *tokenize.Prompt) { p.Add([]byte("add_special_tokens"), []byte("false")) },
 	} {
