@@ -44,17 +44,25 @@ func encodeASCII(value any) ([]byte, error) {
 	return appendASCII(make([]byte, 0, len(text)), text), nil
 }
 
-// encodeLine returns a record as one line without its end. One that is longer
-// than limit loses scores, then candidates, then gates of its selections, then
-// selections from the middle. What decided always stays, even if that is
-// longer than limit.
-func encodeLine(r *Record, limit int) (line []byte, cut bool, err error) {
-	line, err = encodeASCII(r)
+// encodeRecord returns a record as one line without its end.
+func encodeRecord(r *Record) ([]byte, error) {
+	form, err := r.form()
 	if err != nil {
-		return nil, false, fmt.Errorf("encode %s record: %w", r.Kind, err)
+		return nil, err
 	}
-	if len(line) <= limit {
-		return line, r.Truncated.Line, nil
+	line, err := encodeASCII(form)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s record: %w", r.Kind, err)
+	}
+	return line, nil
+}
+
+// encodeLine is encodeRecord for at most limit bytes. A longer record loses
+// scores, then candidates, then gates of its selections, then selections from
+// the middle. What decided always stays, even if that is longer than limit.
+func encodeLine(r *Record, limit int) (line []byte, cut bool, err error) {
+	if line, err = encodeRecord(r); err != nil || len(line) <= limit {
+		return line, false, err
 	}
 	shorter := *r
 	shorter.Truncated.Line = true
@@ -62,22 +70,26 @@ func encodeLine(r *Record, limit int) (line []byte, cut bool, err error) {
 	if choices == nil {
 		return line, false, nil
 	}
-	for _, drop := range []func(*Choice){(*Choice).dropScores, (*Choice).dropCandidates, (*Choice).dropGates} {
+	// The length after each removal is estimated, and then looked at.
+	length := len(line)
+	for _, list := range []func(*Choice) (removed int){(*Choice).dropScores, (*Choice).dropCandidates, (*Choice).dropGates} {
 		for i := range *choices {
-			drop(&(*choices)[i])
-			if line, err = encodeASCII(&shorter); err != nil || len(line) <= limit {
+			if length -= list(&(*choices)[i]); length > limit {
+				continue
+			}
+			if line, err = encodeRecord(&shorter); err != nil || len(line) <= limit {
 				return line, true, err
 			}
+			length = len(line)
 		}
 	}
-	for len(*choices) > 2 {
-		middle := len(*choices) / 2
-		*choices = slices.Delete(*choices, middle, middle+1)
-		if line, err = encodeASCII(&shorter); err != nil || len(line) <= limit {
+	for {
+		if line, err = encodeRecord(&shorter); err != nil || len(line) <= limit || len(*choices) <= 2 {
 			return line, true, err
 		}
+		middle := len(*choices) / 2
+		*choices = slices.Delete(*choices, middle, middle+1)
 	}
-	return line, true, nil
 }
 
 // ownChoices gives the record selections of its own and returns them, or nil
@@ -99,13 +111,25 @@ func (r *Record) ownChoices() *[]Choice {
 	}
 }
 
-func (c *Choice) dropScores()     { c.Scores = drop(c, "scores", c.Scores) }
-func (c *Choice) dropCandidates() { c.Candidates = drop(c, "candidates", c.Candidates) }
-func (c *Choice) dropGates()      { c.Gates = drop(c, "gates", c.Gates) }
+func (c *Choice) dropScores() (removed int) {
+	c.Scores, removed = drop(c, "scores", c.Scores)
+	return removed
+}
 
-func drop[T any](c *Choice, list string, entries []T) []T {
+func (c *Choice) dropCandidates() (removed int) {
+	c.Candidates, removed = drop(c, "candidates", c.Candidates)
+	return removed
+}
+
+func (c *Choice) dropGates() (removed int) {
+	c.Gates, removed = drop(c, "gates", c.Gates)
+	return removed
+}
+
+// drop empties a list and returns about how many bytes that removes.
+func drop[T any](c *Choice, list string, entries []T) (none []T, removed int) {
 	if len(entries) == 0 {
-		return entries
+		return entries, 0
 	}
 	c.Elided = maps.Clone(c.Elided)
 	if c.Elided == nil {
@@ -115,5 +139,6 @@ func drop[T any](c *Choice, list string, entries []T) []T {
 	if list == "candidates" {
 		c.CandidatesComplete = false
 	}
-	return []T{}
+	text, _ := encodeASCII(entries) // it was encoded before
+	return []T{}, len(text)
 }

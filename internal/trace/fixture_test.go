@@ -72,6 +72,7 @@ func newFixture(t *testing.T, switches trace.Switches, change ...func(*trace.Opt
 	f := &fixture{t: t, sink: &keeper{}, registry: prometheus.NewRegistry(), now: time.Unix(1_700_000_000, 0)}
 	options := trace.Options{
 		Switches: switches, Log: f.sink, Registerer: f.registry, Now: func() time.Time { return f.now },
+		DrainTimeout: time.Minute,
 		Problem: func(problem string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 )
 
 // Schema is the version of the records.
@@ -24,13 +26,23 @@ func Known[T any](value T) Maybe[T] { return Maybe[T]{value, true} }
 // MarshalJSON implements json.Marshaler.
 func (m Maybe[T]) MarshalJSON() ([]byte, error) {
 	if !m.Known {
-		return []byte("null"), nil
+		return null, nil
 	}
-	if number, ok := any(m.Value).(float64); ok && (math.IsNaN(number) || math.IsInf(number, 0)) {
-		return []byte("null"), nil
+	switch value := any(m.Value).(type) {
+	case int:
+		return strconv.AppendInt(nil, int64(value), 10), nil
+	case int64:
+		return strconv.AppendInt(nil, value, 10), nil
+	case float64:
+		if math.IsNaN(value) || math.IsInf(value, 0) {
+			return null, nil
+		}
 	}
 	return json.Marshal(m.Value)
 }
+
+// null is what encodes the unknown; callers only read it.
+var null = []byte("null")
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (m *Maybe[T]) UnmarshalJSON(data []byte) error {
@@ -48,7 +60,7 @@ type Text string
 // MarshalJSON implements json.Marshaler.
 func (t Text) MarshalJSON() ([]byte, error) {
 	if t == "" {
-		return []byte("null"), nil
+		return null, nil
 	}
 	return json.Marshal(string(t))
 }
@@ -265,10 +277,12 @@ func Part(name string, value float64) Measure { return Measure{Name: name, Numbe
 
 // MarshalJSON implements json.Marshaler.
 func (m Measure) MarshalJSON() ([]byte, error) {
-	if m.Name == "" {
-		return m.Number.MarshalJSON()
+	number, err := m.Number.MarshalJSON()
+	if err != nil || m.Name == "" {
+		return number, err
 	}
-	return json.Marshal(map[string]Maybe[float64]{m.Name: m.Number})
+	name, err := json.Marshal(m.Name)
+	return slices.Concat([]byte{'{'}, name, []byte{':'}, number, []byte{'}'}), err
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -316,15 +330,24 @@ type (
 
 // MarshalJSON implements json.Marshaler.
 func (r Record) MarshalJSON() ([]byte, error) {
+	form, err := r.form()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(form)
+}
+
+// form returns what the record's JSON is made from.
+func (r *Record) form() (any, error) {
 	switch r.Kind {
 	case KindDispatch:
-		return json.Marshal(dispatchForm{r.Join, r.Dispatch, r.Truncated})
+		return &dispatchForm{r.Join, r.Dispatch, r.Truncated}, nil
 	case KindFailure:
-		return json.Marshal(failureForm{r.Join, r.Failure, r.Truncated})
+		return &failureForm{r.Join, r.Failure, r.Truncated}, nil
 	case KindOutcome:
-		return json.Marshal(outcomeForm{r.Join, r.Outcome, r.Truncated})
+		return &outcomeForm{r.Join, r.Outcome, r.Truncated}, nil
 	case KindHeaderOmitted:
-		return json.Marshal(omittedForm{r.Join, r.Omitted, r.Truncated})
+		return &omittedForm{r.Join, r.Omitted, r.Truncated}, nil
 	default:
 		return nil, fmt.Errorf("encode record: unknown kind %.32q", string(r.Kind))
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/inferencecache/inference-cache/internal/defaults"
 )
 
 // Options of a Recorder. The zero value keeps the latest records in memory and
@@ -27,6 +29,9 @@ type Options struct {
 	Tracer oteltrace.Tracer
 	// Registerer takes the metrics; default a new registry.
 	Registerer prometheus.Registerer
+	// DrainTimeout is how long sinks may take after Run's context ended;
+	// default 1 s.
+	DrainTimeout time.Duration
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 	// Problem is told of closed selections that break the rules of the format;
@@ -58,6 +63,7 @@ func New(options Options) (*Recorder, error) {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
+	defaults.Set(&options.DrainTimeout, drainTimeout)
 	if options.Registerer == nil {
 		options.Registerer = prometheus.NewRegistry()
 	}
@@ -106,12 +112,12 @@ func (r *Recorder) Epoch() string {
 }
 
 // Run writes records until ctx ends, then those still waiting, and closes the
-// sinks. A sink that hangs is left behind after a second.
+// sinks. A sink that hangs is left behind after Options.DrainTimeout.
 func (r *Recorder) Run(ctx context.Context) {
 	if r == nil {
 		return
 	}
-	runBounded(ctx, func() {
+	runBounded(ctx, r.options.DrainTimeout, func() {
 		var workers sync.WaitGroup
 		for _, q := range []*queue{r.log, r.file} {
 			if q != nil {

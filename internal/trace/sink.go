@@ -134,7 +134,7 @@ func (l *Lines) Write(line []byte) {
 // Run writes until ctx ends, then what is left, and closes the sink. A sink
 // that hangs is left behind after a second.
 func (l *Lines) Run(ctx context.Context) {
-	runBounded(ctx, func() {
+	runBounded(ctx, drainTimeout, func() {
 		defer func() { _ = l.sink.Close() }()
 		drain(ctx, l.lines, func(line []byte) {
 			if l.sink.WriteLine(line) != nil {
@@ -163,12 +163,12 @@ func drain[T any](ctx context.Context, from <-chan T, write func(T)) {
 	}
 }
 
-// drainFor is how long sinks may take after the context ended.
-const drainFor = time.Second
+// drainTimeout is how long sinks may take after the context ended.
+const drainTimeout = time.Second
 
 // runBounded runs work, which ends soon after ctx unless it hangs; then it is
 // left behind.
-func runBounded(ctx context.Context, work func()) {
+func runBounded(ctx context.Context, grace time.Duration, work func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -179,7 +179,7 @@ func runBounded(ctx context.Context, work func()) {
 		return
 	case <-ctx.Done():
 	}
-	limit := time.NewTimer(drainFor)
+	limit := time.NewTimer(grace)
 	defer limit.Stop()
 	select {
 	case <-done:
