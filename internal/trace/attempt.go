@@ -105,6 +105,9 @@ func (a *Attempt) Fail(f *Failed) {
 		return
 	}
 	a.failed = true
+	if report := q.recorder.options.Problem; report != nil && !slices.Contains(allPhases, f.Phase) {
+		report("unknown phase " + f.Phase)
+	}
 	record := a.recordLocked(KindFailure, q.recorder.options.Now())
 	body := &Failure{
 		Phase: f.Phase, Status: f.Status, ErrorCode: Cut(f.ErrorCode, MaxTextBytes), Retryable: f.Retryable, WillRetry: f.WillRetry,

@@ -34,8 +34,8 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Now is the clock; default time.Now.
 	Now func() time.Time
-	// Problem is told of closed selections that break the rules of the format;
-	// default nobody. It is for tests.
+	// Problem is told of selections and failures that break the rules of the
+	// format; default nobody. It is for tests.
 	Problem func(string)
 }
 

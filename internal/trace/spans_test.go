@@ -25,12 +25,12 @@ func spanned(t *testing.T, switches trace.Switches) (*fixture, *tracetest.SpanRe
 func attributes(span sdktrace.ReadOnlySpan) string {
 	var out strings.Builder
 	for _, a := range span.Attributes() {
-		out.WriteString(string(a.Key) + "=" + a.Value.Emit() + " ")
+		out.WriteString(string(a.Key) + "=" + a.Value.String() + " ")
 	}
 	for _, e := range span.Events() {
 		out.WriteString("[" + e.Name)
 		for _, a := range e.Attributes {
-			out.WriteString(" " + string(a.Key) + "=" + a.Value.Emit())
+			out.WriteString(" " + string(a.Key) + "=" + a.Value.String())
 		}
 		out.WriteString("] ")
 	}
