@@ -27,6 +27,7 @@ type gatewayOptions struct {
 	index    string
 	hedge    string
 	trace    traceOptions
+	file     string
 
 	credentials credential.Options
 }
@@ -40,6 +41,10 @@ func (c *cli) newGatewayCommand() *cobra.Command {
 asks the index who holds the prompt's prefix and follows the answer while load
 allows; without an answer it goes by load. The index, the tokenizer and any
 replica may fail: requests still flow, and the reason is in the metrics.
+
+--config names a file that says the same and more of replicas, policies and
+limits. It is read again when it changes and on SIGHUP; a file with a fault is
+refused, and what was in force stays. Flags win over it.
 
 --replica ` + gateway.ReplicaFlagSyntax + `
 ID is the name under which the replica's publisher reports blocks: the pod name
@@ -67,6 +72,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	g := &o.gateway
 	flags.StringVar(&g.Listen, "listen", ":8000", "address for clients; port 0 picks a free one")
 	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics, /debug/state, /debug/trace and /debug/explain")
+	flags.StringVarP(&o.file, "config", "c", "", "YAML file of replicas, policies and limits; read again when it changes and on SIGHUP")
 	flags.StringArrayVar(&o.replicas, "replica", nil, "a replica, see above; may be repeated")
 	flags.StringVar(&o.index, "index", "", "gRPC address of the server; without it every request goes by load")
 	addCredentialFlags(flags, &o.credentials)
@@ -155,9 +161,6 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions, flags *pflag.Fl
 		}
 		options.Replicas = append(options.Replicas, replica)
 	}
-	if len(options.Replicas) == 0 {
-		logger.Warn("no replica is configured: every request will be answered 503; use --replica")
-	}
 	if o.index != "" {
 		connection, err := o.dialIndex(logger)
 		if err != nil {
@@ -173,12 +176,22 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions, flags *pflag.Fl
 	defer watched.close()
 	options.Trace, options.AccessLog = watched.trace, watched.accessLog
 	options.Profiling, options.RequestIDHeaders = o.trace.profiling, o.trace.requestIDHeaders
-	g, err := gateway.New(options)
+	completed, err := o.complete(options, flags)
+	if err != nil {
+		return &usageError{err}
+	}
+	if len(completed.Replicas) == 0 {
+		logger.Warn("no replica is configured: every request will be answered 503; use --replica or --config")
+	}
+	g, err := gateway.New(completed)
 	switch {
 	case errors.Is(err, gateway.ErrOptions):
 		return &usageError{err}
 	case err != nil:
 		return err
 	}
-	return g.Run(ctx)
+	if o.file == "" {
+		return g.Run(ctx)
+	}
+	return o.runReloading(ctx, g, options, flags)
 }

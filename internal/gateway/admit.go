@@ -39,8 +39,8 @@ func (o *Options) admission() admission.Settings {
 
 // Apply makes the gateway go on with other options. Replicas, Policy, Fallback,
 // MaxInflight, QueueLimit, Timeouts.Queue, ShedTTFT, HedgePercentile and
-// Trace.Switches take effect, all others need a new gateway. On an error, which is an ErrOptions,
-// nothing changes.
+// Trace.Switches take effect, all others need a new gateway. On an error, which
+// is an ErrOptions, nothing changes.
 func (g *Gateway) Apply(options Options) error {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
@@ -52,11 +52,11 @@ func (g *Gateway) Apply(options Options) error {
 	}
 	g.applying.Lock()
 	defer g.applying.Unlock()
-	if err := g.SetReplicas(options.Replicas); err != nil {
-		return err
-	}
 	if err := g.trace.Set(options.Trace.Switches); err != nil {
 		return fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	if err := g.SetReplicas(options.Replicas); err != nil {
+		return err
 	}
 	before := g.live.Swap(options.live())
 	if before.policy != options.Policy || before.fallback != options.Fallback {

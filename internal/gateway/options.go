@@ -234,6 +234,11 @@ func (o *Options) validate() error {
 	return validateReplicas(o.Replicas)
 }
 
+// ValidateReplicas says what is wrong with replicas, before any is added.
+func ValidateReplicas(replicas []Replica) error {
+	return validateReplicas(Options{Replicas: replicas}.withDefaults().Replicas)
+}
+
 func validateReplicas(replicas []Replica) error {
 	seen := map[string]bool{}
 	for _, replica := range replicas {

@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"internal/control", "internal/controlclient"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality", "internal/controller"},
 	{"internal/standalone", "internal/bench/serve"},
-	{"internal/sim/demo"},
+	{"internal/sim/demo", "internal/gatewayfile"},
 	{"cmd/inferencecache"},
 }
 
