@@ -232,7 +232,7 @@ func TestDeadReplica(t *testing.T) {
 	f.idle()
 }
 
-func TestRetryBudget(t *testing.T) {
+func TestGW27RetriesStayWithinTheirBudget(t *testing.T) {
 	fail := func(e *engine) { e.generate = answerStatus(429) }
 	f := start(t, gateway.Options{}, newEngine(t, "a", fail), newEngine(t, "b", fail))
 	const requests = 30

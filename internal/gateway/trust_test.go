@@ -371,7 +371,7 @@ func saltOf(t *testing.T, body []byte) (string, map[string]any) {
 	return salt, members
 }
 
-func TestDerivedSalts(t *testing.T) {
+func TestGW26DerivedSalts(t *testing.T) {
 	a := newEngine(t, "a")
 	f := start(t, gateway.Options{Access: gateway.Access{
 		APIKeysFile: newFile(t, keyLine("a", "team-a")+keyLine("b", "team-b")),
