@@ -32,11 +32,8 @@ func (o *gatewayOptions) complete(options gateway.Options, flags *pflag.FlagSet)
 // runReloading runs a gateway that follows its configuration file. flagged are
 // its options without the file.
 func (o *gatewayOptions) runReloading(ctx context.Context, g *gateway.Gateway, flagged gateway.Options, flags *pflag.FlagSet) error {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	watcher := configfile.Watcher{
-		Path: o.file, Signals: hangups, Registerer: flagged.Registry, Logger: flagged.Logger,
+		Path: o.file, Reloads: configfile.NewReloads(flagged.Registry), Logger: flagged.Logger,
 		Apply: func() error {
 			options, err := o.complete(flagged, flags)
 			if err != nil {
@@ -45,10 +42,20 @@ func (o *gatewayOptions) runReloading(ctx context.Context, g *gateway.Gateway, f
 			return g.Apply(options)
 		},
 	}
+	return watching(ctx, watcher, g.Run)
+}
+
+// watching runs something while its configuration file is followed, which
+// SIGHUP has read at once.
+func watching(ctx context.Context, watcher configfile.Watcher, run func(context.Context) error) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	watcher.Signals = hangups
 	ctx, cancel := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
-	watching.Go(func() { watcher.Run(ctx) })
-	return g.Run(ctx)
+	watch.Go(func() { watcher.Run(ctx) })
+	return run(ctx)
 }

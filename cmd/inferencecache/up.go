@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/inferencecache/inference-cache/internal/configfile"
 	"github.com/inferencecache/inference-cache/internal/standalone"
 	"github.com/inferencecache/inference-cache/internal/version"
 )
@@ -49,7 +50,7 @@ It listens on loopback without authentication.
 }
 
 func (o *upOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.file, "config", "c", "", "YAML configuration file; flags win over it")
+	flags.StringVarP(&o.file, "config", "c", "", "YAML configuration file; flags win over it. Engines and policy are read\nagain when it changes and on SIGHUP")
 	flags.StringArrayVarP(&o.engines, "engine", "e", nil, "an engine, repeatable, added to the file's:\n"+standalone.EngineFlagSyntax)
 	flags.StringVar(&o.config.Listen, "listen", standalone.DefaultListen, "address of the OpenAI-compatible API; port 0 picks a free one")
 	flags.StringVar(&o.config.Admin, "admin", standalone.DefaultAdmin, "address of health, readiness and metrics")
@@ -137,7 +138,20 @@ func (c *cli) runUp(ctx context.Context, o *upOptions, flags *pflag.FlagSet) err
 	if o.exitWithStdin {
 		ctx = c.untilStdinCloses(ctx)
 	}
-	return up.Run(ctx)
+	if o.file == "" {
+		return up.Run(ctx)
+	}
+	watcher := configfile.Watcher{
+		Path: o.file, Reloads: up.Reloads(), Logger: logger,
+		Apply: func() error {
+			config, err := o.load(flags)
+			if err != nil {
+				return err
+			}
+			return up.Reload(config)
+		},
+	}
+	return watching(ctx, watcher, up.Run)
 }
 
 // adoptLogSettings takes the file's log settings where no flag was given.

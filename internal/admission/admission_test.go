@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -48,6 +49,32 @@ func (h *hall) send(ctx context.Context, r admission.Request) {
 	synctest.Wait()
 }
 
+// came lists who came in, refusals what others of a caller were told.
+func (h *hall) came() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.entered)
+}
+
+func (h *hall) refusals(caller string) []error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.refused[caller])
+}
+
+// ticket is that of a request that is under way, inside is their number.
+func (h *hall) ticket(i int) *admission.Ticket {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.tickets[i]
+}
+
+func (h *hall) inside() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.tickets)
+}
+
 // leave ends the request that came in first.
 func (h *hall) leave() {
 	h.mu.Lock()
@@ -61,7 +88,7 @@ func (h *hall) leave() {
 
 func (h *hall) empty(t *testing.T) {
 	t.Helper()
-	for len(h.tickets) > 0 {
+	for h.inside() > 0 {
 		h.leave()
 	}
 	h.calls.Wait()
@@ -85,8 +112,8 @@ func TestEveryoneIsAdmittedByDefault(t *testing.T) {
 		for range 500 {
 			h.send(t.Context(), admission.Request{Caller: "a", Tokens: 1 << 20})
 		}
-		if len(h.entered) != 500 {
-			t.Errorf("%d of 500 came in", len(h.entered))
+		if len(h.came()) != 500 {
+			t.Errorf("%d of 500 came in", len(h.came()))
 		}
 		h.empty(t)
 	})
@@ -124,16 +151,16 @@ func TestBounds(t *testing.T) {
 				for range tc.requests {
 					h.send(t.Context(), admission.Request{Caller: "a", Limits: tc.limits, Tokens: 100})
 				}
-				if len(h.entered) != tc.entered || len(h.refused["a"]) != tc.atOnce {
+				if len(h.came()) != tc.entered || len(h.refusals("a")) != tc.atOnce {
 					t.Fatalf("%d came in and %d were refused at once, want %d and %d",
-						len(h.entered), len(h.refused["a"]), tc.entered, tc.atOnce)
+						len(h.came()), len(h.refusals("a")), tc.entered, tc.atOnce)
 				}
 				begin := time.Now()
 				h.calls.Wait()
 				if waited := time.Since(begin); waited != 0 && waited != 5*time.Second {
 					t.Errorf("the last was refused after %v, want 5 s", waited)
 				}
-				for i, err := range h.refused["a"] {
+				for i, err := range h.refusals("a") {
 					got := refusal(t, err)
 					if i < tc.atOnce && got.Reason != tc.refusedAs || tc.atOnce == 0 && got.Reason != tc.refusedAs {
 						t.Errorf("refused as %d: %v, want %d", got.Reason, err, tc.refusedAs)
@@ -164,7 +191,7 @@ func TestTurnsAreFairInTokens(t *testing.T) {
 			h.leave()
 		}
 		count := map[string]int{}
-		for _, caller := range h.entered {
+		for _, caller := range h.came() {
 			count[caller]++
 		}
 		if count["short"] != 20 || count["long"] != 5 {
@@ -185,8 +212,8 @@ func TestAFullQueueIsSharedFairly(t *testing.T) {
 		for range 4 {
 			h.send(t.Context(), admission.Request{Caller: "modest", Tokens: 10})
 		}
-		if len(h.refused["greedy"]) != 2 || len(h.refused["modest"]) != 2 {
-			t.Errorf("refused %d and %d, want the queue split evenly", len(h.refused["greedy"]), len(h.refused["modest"]))
+		if len(h.refusals("greedy")) != 2 || len(h.refusals("modest")) != 2 {
+			t.Errorf("refused %d and %d, want the queue split evenly", len(h.refusals("greedy")), len(h.refusals("modest")))
 		}
 		h.empty(t)
 	})
@@ -199,12 +226,12 @@ func TestACallersBoundHoldsNobodyElseUp(t *testing.T) {
 			h.send(t.Context(), admission.Request{Caller: "bounded", Limits: admission.Limits{MaxInflight: 1}})
 		}
 		h.send(t.Context(), admission.Request{Caller: "free"})
-		if len(h.entered) != 2 || h.entered[1] != "free" {
-			t.Errorf("came in: %v", h.entered)
+		if len(h.came()) != 2 || h.came()[1] != "free" {
+			t.Errorf("came in: %v", h.came())
 		}
 		h.leave()
-		if len(h.entered) != 3 || h.entered[2] != "bounded" {
-			t.Errorf("came in: %v, want the next of the bounded caller", h.entered)
+		if len(h.came()) != 3 || h.came()[2] != "bounded" {
+			t.Errorf("came in: %v, want the next of the bounded caller", h.came())
 		}
 		h.empty(t)
 	})
@@ -218,22 +245,22 @@ func TestTokensComeBackWithTime(t *testing.T) {
 		}
 		send(500)
 		send(400)
-		if got := refusal(t, h.refused["a"][0]); got.RetryAfter != 30*time.Second {
+		if got := refusal(t, h.refusals("a")[0]); got.RetryAfter != 30*time.Second {
 			t.Errorf("retry after %v, want the 30 s in which 300 tokens come", got.RetryAfter)
 		}
 		time.Sleep(30 * time.Second)
 		send(400)
-		if len(h.entered) != 2 {
+		if len(h.came()) != 2 {
 			t.Error("refused although the tokens are there")
 		}
 		time.Sleep(time.Minute)
 		send(1_000_000)
-		if len(h.entered) != 3 {
+		if len(h.came()) != 3 {
 			t.Error("more than a minute's worth is never let in")
 		}
-		h.tickets[2].Settle(100)
+		h.ticket(2).Settle(100)
 		send(400)
-		if len(h.entered) != 4 {
+		if len(h.came()) != 4 {
 			t.Error("what was assumed too much did not come back")
 		}
 		h.empty(t)
@@ -248,13 +275,13 @@ func TestSettingsChange(t *testing.T) {
 		}
 		h.Set(admission.Settings{MaxInflight: 3})
 		synctest.Wait()
-		if len(h.entered) != 3 {
-			t.Errorf("%d came in, want 3", len(h.entered))
+		if len(h.came()) != 3 {
+			t.Errorf("%d came in, want 3", len(h.came()))
 		}
 		h.Set(admission.Settings{MaxInflight: 1})
 		h.leave()
-		if len(h.entered) != 3 {
-			t.Errorf("%d came in while more than the new bound are under way", len(h.entered))
+		if len(h.came()) != 3 {
+			t.Errorf("%d came in while more than the new bound are under way", len(h.came()))
 		}
 		h.empty(t)
 	})
@@ -274,7 +301,7 @@ func TestWhoLeavesCountsNothing(t *testing.T) {
 			if inflight, waiting := h.Load(); inflight > 3 || waiting > 5 {
 				t.Fatalf("%d under way, %d waiting", inflight, waiting)
 			}
-			if random.IntN(2) == 0 && len(h.tickets) > 0 {
+			if random.IntN(2) == 0 && h.inside() > 0 {
 				h.leave()
 			}
 			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)

@@ -81,7 +81,7 @@ func TestWatcher(t *testing.T) {
 		signals := make(chan os.Signal, 1)
 		registry := prometheus.NewRegistry()
 		watcher := configfile.Watcher{
-			Path: path, Signals: signals, Registerer: registry,
+			Path: path, Signals: signals, Reloads: configfile.NewReloads(registry),
 			Apply: func() error {
 				var s settings
 				if err := configfile.Load(path, &s, s.check); err != nil {

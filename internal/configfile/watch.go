@@ -32,8 +32,8 @@ type Watcher struct {
 	Signals <-chan os.Signal
 	// Interval is the time between looks at the file. Default 2 s.
 	Interval time.Duration
-	// Registerer takes the metrics. Default none.
-	Registerer prometheus.Registerer
+	// Reloads counts what became of the file. Default: nobody sees it.
+	Reloads *Reloads
 	// Logger takes the logs. Default none.
 	Logger *slog.Logger
 }
@@ -45,7 +45,9 @@ func (w Watcher) Run(ctx context.Context) {
 	if w.Logger == nil {
 		w.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := w.newMetrics()
+	if w.Reloads == nil {
+		w.Reloads = NewReloads(nil)
+	}
 	last, _ := os.ReadFile(w.Path) // unreadable counts as empty
 	ticker := time.NewTicker(w.Interval)
 	defer ticker.Stop()
@@ -65,11 +67,12 @@ func (w Watcher) Run(ctx context.Context) {
 		if last = data; err != nil {
 			last = nil
 		}
-		w.reload(m)
+		w.reload()
 	}
 }
 
-func (w *Watcher) reload(m *reloads) {
+func (w *Watcher) reload() {
+	m := w.Reloads
 	if err := w.Apply(); err != nil {
 		m.total.WithLabelValues(reloadRefused).Inc()
 		m.ok.Set(0)
@@ -81,13 +84,15 @@ func (w *Watcher) reload(m *reloads) {
 	w.Logger.Info("configuration is applied", "file", w.Path)
 }
 
-type reloads struct {
+// Reloads are the metrics of a file that is followed.
+type Reloads struct {
 	total *prometheus.CounterVec // result
 	ok    prometheus.Gauge
 }
 
-func (w *Watcher) newMetrics() *reloads {
-	m := &reloads{
+// NewReloads makes the metrics and registers them, if registerer is not nil.
+func NewReloads(registerer prometheus.Registerer) *Reloads {
+	m := &Reloads{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "inferencecache_config_reloads_total", Help: "Configuration files read again, by what became of them.",
 		}, []string{"result"}),
@@ -99,8 +104,8 @@ func (w *Watcher) newMetrics() *reloads {
 	for _, result := range []string{reloadApplied, reloadRefused} {
 		m.total.WithLabelValues(result)
 	}
-	if w.Registerer != nil {
-		w.Registerer.MustRegister(m.total, m.ok)
+	if registerer != nil {
+		registerer.MustRegister(m.total, m.ok)
 	}
 	return m
 }

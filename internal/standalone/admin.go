@@ -23,7 +23,7 @@ func (s *Standalone) newAdminServer() *http.Server {
 		writeText(w, http.StatusOK, "ok\n")
 	})
 	mux.HandleFunc("GET /readyz", s.serveReady)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.gatherer(), promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.gatherer(&s.followers), promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
 	}))
 	mux.Handle("/debug/", s.gateway.AdminHandler())
@@ -52,7 +52,7 @@ func (s *Standalone) serveReady(w http.ResponseWriter, r *http.Request) {
 			state.Sync.Live, state.Sync.Snapshot, state.Sync.Lost, state.Sync.BlocksReceived, state.Sync.BlocksExpected)
 		ready, all := s.gateway.ReadyReplicas()
 		text += fmt.Sprintf("replicas: %d of %d ready\n", ready, all)
-		for _, p := range s.publishers {
+		for _, p := range s.followers.publishers() {
 			status := p.Status()
 			text += fmt.Sprintf("engine %s: %d of %d event streams, in step with the index: %t\n",
 				status.Replica, status.StreamsLive, status.StreamsExpected, status.Ready())
@@ -64,7 +64,7 @@ func (s *Standalone) serveReady(w http.ResponseWriter, r *http.Request) {
 // waiting names the engines that were neither reached nor refused yet.
 func (s *Standalone) waiting() string {
 	var unsettled []string
-	for _, p := range s.publishers {
+	for _, p := range s.followers.publishers() {
 		if status := p.Status(); !status.Settled() {
 			unsettled = append(unsettled, status.Replica)
 		}

@@ -145,7 +145,7 @@ func (f *fleet) awaitReady() {
 				return false
 			}
 		}
-		for _, p := range f.up.publishers {
+		for _, p := range f.up.followers.publishers() {
 			if status := p.Status(); !status.Ready() || !status.Settled() {
 				return false
 			}

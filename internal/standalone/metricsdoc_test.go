@@ -107,6 +107,9 @@ func (f *fleet) registered() map[string]string {
 		for _, registry := range []*prometheus.Registry{f.up.metrics.server, f.up.metrics.gateway, f.up.metrics.publishers} {
 			registry.Describe(descs)
 		}
+		for _, one := range f.up.followers.each {
+			one.registry.Describe(descs)
+		}
 	}()
 	rows := map[string]string{}
 	for desc := range descs {
@@ -138,7 +141,7 @@ func (f *fleet) registered() map[string]string {
 // Names, units and help texts are as Prometheus' linter wants them.
 func TestMetricsFollowConventions(t *testing.T) {
 	f := startBusyFleet(t)
-	problems, err := testutil.GatherAndLint(f.up.metrics.gatherer())
+	problems, err := testutil.GatherAndLint(f.up.metrics.gatherer(&f.up.followers))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +166,7 @@ func startBusyFleet(t *testing.T) *fleet {
 
 func (f *fleet) gather() []*dto.MetricFamily {
 	f.t.Helper()
-	families, err := f.up.metrics.gatherer().Gather()
+	families, err := f.up.metrics.gatherer(&f.up.followers).Gather()
 	if err != nil {
 		f.t.Fatal(err)
 	}

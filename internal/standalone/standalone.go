@@ -16,12 +16,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/inferencecache/inference-cache/internal/configfile"
 	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/gateway"
 	"github.com/inferencecache/inference-cache/internal/index"
-	"github.com/inferencecache/inference-cache/internal/publisher"
 	"github.com/inferencecache/inference-cache/internal/server"
 	"github.com/inferencecache/inference-cache/internal/trace"
 	"github.com/inferencecache/inference-cache/internal/version"
@@ -60,15 +61,17 @@ type Addresses struct {
 
 // Standalone is one running configuration.
 type Standalone struct {
-	config     Config
-	logger     *slog.Logger
-	server     *server.Server
-	gateway    *gateway.Gateway
-	publishers []*publisher.Publisher
-	metrics    *metricsPage
-	parity     gateway.ParityOptions
-	admin      *http.Server
-	listener   net.Listener // of admin, set by Start
+	config    Config
+	logger    *slog.Logger
+	server    *server.Server
+	gateway   *gateway.Gateway
+	followers followers
+	// current is config with what Reload changed.
+	current  Config
+	deps     Deps
+	metrics  *metricsPage
+	admin    *http.Server
+	listener net.Listener // of admin, set by Start
 }
 
 // New builds all roles of a valid configuration. It binds nothing yet.
@@ -76,7 +79,7 @@ func New(config Config, deps Deps) (*Standalone, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Standalone{config: config.withDefaults(), logger: deps.Logger, parity: deps.Parity}
+	s := &Standalone{config: config.withDefaults(), logger: deps.Logger, deps: deps}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
@@ -84,10 +87,11 @@ func New(config Config, deps Deps) (*Standalone, error) {
 	if err := s.buildServer(); err != nil {
 		return nil, err
 	}
-	if err := s.buildGateway(&deps); err != nil {
+	if err := s.buildGateway(); err != nil {
 		return nil, err
 	}
-	if err := s.buildPublishers(deps.Version); err != nil {
+	s.current = s.config
+	if err := s.follow(s.config.Engines); err != nil {
 		return nil, err
 	}
 	s.admin = s.newAdminServer()
@@ -97,6 +101,8 @@ func New(config Config, deps Deps) (*Standalone, error) {
 // metricsPage joins the registries of all roles.
 type metricsPage struct {
 	process, server, gateway, publishers *prometheus.Registry
+
+	reloads *configfile.Reloads
 }
 
 func newMetricsPage() *metricsPage {
@@ -110,17 +116,16 @@ func newMetricsPage() *metricsPage {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	m.reloads = configfile.NewReloads(m.process)
 	m.publishers.MustRegister(version.Collector("publisher"))
 	return m
 }
 
-func (m *metricsPage) gatherer() prometheus.Gatherer {
-	return prometheus.Gatherers{m.process, m.server, m.gateway, m.publishers}
-}
-
-// ofPublisher tells the publishers of one process apart.
-func (m *metricsPage) ofPublisher(replica string) prometheus.Registerer {
-	return prometheus.WrapRegistererWith(prometheus.Labels{"replica_id": replica}, m.publishers)
+// gatherer reads all of them, and those of the publishers there are.
+func (m *metricsPage) gatherer(f *followers) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		return append(prometheus.Gatherers{m.process, m.server, m.gateway, m.publishers}, f.gatherers()...).Gather()
+	})
 }
 
 func (s *Standalone) buildServer() error {
@@ -144,39 +149,44 @@ func (s *Standalone) buildServer() error {
 	return nil
 }
 
-func (s *Standalone) buildGateway(deps *Deps) error {
+// gatewayOptions are those of a complete configuration.
+func (s *Standalone) gatewayOptions(config Config) gateway.Options {
 	options := gateway.Options{
-		Listen:     s.config.Listen,
+		Listen:     config.Listen,
 		Lookuper:   s.server,
 		BlockSizer: blockSizer{s.server},
-		Tenant:     s.config.Tenant,
-		Access:     s.config.Access.options(),
-		Policy:     s.config.Routing.Policy,
-		Tokenizer:  gateway.TokenizerMode(s.config.Tokenizer.Mode),
+		Tenant:     config.Tenant,
+		Access:     config.Access.options(),
+		Policy:     config.Routing.Policy,
+		Tokenizer:  gateway.TokenizerMode(config.Tokenizer.Mode),
 		Tokenizing: gateway.TokenizerOptions{
-			Folders: s.config.Tokenizer.Folders, RenderURL: s.config.Tokenizer.RenderURL,
+			Folders: config.Tokenizer.Folders, RenderURL: config.Tokenizer.RenderURL,
 		},
-		ExposeReplica: s.config.Routing.ExposeReplica,
+		ExposeReplica: config.Routing.ExposeReplica,
 		Timeouts: gateway.Timeouts{
-			Lookup:        time.Duration(s.config.Routing.LookupTimeout),
-			Tokenize:      time.Duration(s.config.Tokenizer.Timeout),
+			Lookup:        time.Duration(config.Routing.LookupTimeout),
+			Tokenize:      time.Duration(config.Tokenizer.Timeout),
 			ShutdownGrace: gatewayGrace,
 		},
-		Trace:            deps.Trace,
-		AccessLog:        deps.AccessLog,
-		Profiling:        deps.Profiling,
-		RequestIDHeaders: deps.RequestIDHeaders,
+		Trace:            s.deps.Trace,
+		AccessLog:        s.deps.AccessLog,
+		Profiling:        s.deps.Profiling,
+		RequestIDHeaders: s.deps.RequestIDHeaders,
 		Registry:         s.metrics.gateway,
 		Logger:           s.logger.With("role", "gateway"),
 	}
-	if s.config.Tokenizer.Parity == "on" {
-		options.Parity = s.parity
+	if config.Tokenizer.Parity == "on" {
+		options.Parity = s.deps.Parity
 		defaults.Set(&options.Parity.Interval, parityInterval)
 	}
-	for _, engine := range s.config.Engines {
+	for _, engine := range config.Engines {
 		options.Replicas = append(options.Replicas, engine.replicas()...)
 	}
-	built, err := gateway.New(options)
+	return options
+}
+
+func (s *Standalone) buildGateway() error {
+	built, err := gateway.New(s.gatewayOptions(s.config))
 	if err != nil {
 		return fmt.Errorf("building the gateway: %w", err)
 	}
@@ -200,35 +210,6 @@ func (e Engine) replicas() []gateway.Replica {
 		replicas[rank].Rank = &rank
 	}
 	return replicas
-}
-
-func (s *Standalone) buildPublishers(release string) error {
-	targets := []publisher.Target{publisher.NewInProcTarget("server", s.server.CacheSync())}
-	for _, engine := range s.config.Engines {
-		if engine.Events == NoEvents {
-			continue
-		}
-		built, err := publisher.New(publisher.Config{
-			Tenant:  s.config.Tenant,
-			Model:   engine.Model,
-			Scheme:  engine.Runtime,
-			Replica: engine.Replica,
-			BaseURL: engine.URL,
-			Events:  engine.Events,
-			Replay:  engine.Replay,
-			Topic:   engine.Topic,
-			Ranks:   int(engine.Ranks),
-		}, targets, publisher.Deps{
-			Logger:     s.logger.With("role", "publisher", "engine", engine.Replica),
-			Registerer: s.metrics.ofPublisher(engine.Replica),
-			Version:    release,
-		})
-		if err != nil {
-			return fmt.Errorf("building the publisher of %s: %w", engine.Replica, err)
-		}
-		s.publishers = append(s.publishers, built)
-	}
-	return nil
 }
 
 // blockSizer tells the gateway what the index learned.
@@ -278,9 +259,19 @@ func (s *Standalone) Run(ctx context.Context) error {
 		defer endServer()
 		return s.gateway.Run(ctx)
 	})
-	for _, p := range s.publishers {
-		group.Go(func() error { return p.Run(ctx) })
-	}
+	s.followers.begin(func(one *follower) {
+		own, stop := context.WithCancel(ctx)
+		one.stop, one.done = stop, make(chan struct{})
+		group.Go(func() error {
+			defer close(one.done)
+			return one.publisher.Run(own)
+		})
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		s.followers.end()
+		return nil
+	})
 	group.Go(func() error { return s.serveAdmin(ctx, serverCtx) })
 
 	addresses := s.Addresses()
