@@ -88,8 +88,6 @@ type exchange struct {
 	// relayed is the answer that went to the client; nil if none did.
 	relayed *relay
 	tracing tracing
-	// attempts are those that run beside this goroutine.
-	attempts sync.WaitGroup
 }
 
 // serveRoute answers requests of one endpoint.

@@ -111,7 +111,7 @@ func (x *exchange) runHedged(ctx context.Context, first *attempt, request *routi
 		return first
 	}
 	done := make(chan *attempt, 2)
-	x.attempts.Go(func() { x.run(first); done <- first })
+	go func() { x.run(first); done <- first }()
 	timer := time.NewTimer(after)
 	defer timer.Stop()
 	select {
@@ -123,7 +123,7 @@ func (x *exchange) runHedged(ctx context.Context, first *attempt, request *routi
 	if second == nil {
 		return <-done
 	}
-	x.attempts.Go(func() { x.run(second); done <- second })
+	go func() { x.run(second); done <- second }()
 	return x.settle(ctx, first, second, done)
 }
 

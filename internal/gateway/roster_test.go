@@ -218,3 +218,33 @@ func TestApplyChangesWhatMayChange(t *testing.T) {
 		t.Error("a bound that changed made the replica start anew")
 	}
 }
+
+// TestChangesWhileRequestsRun applies options over and over under load; no
+// request may notice.
+func TestChangesWhileRequestsRun(t *testing.T) {
+	a, b := newEngine(t, "a"), newEngine(t, "b")
+	f := start(t, gateway.Options{}, a, b)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for i := range 200 {
+			if got := f.post("/v1/completions", prompt()); got.status != 200 {
+				t.Errorf("request %d: %d %s", i, got.status, got.body)
+			}
+		}
+	}()
+	for i := 0; ; i++ {
+		listed := replicas(a, b)
+		listed[0].MaxInflight, listed[1].Cordoned = 1+i%7, i%2 == 0
+		options := gateway.Options{Replicas: listed, Policy: []string{"hint", "least_load"}[i%2], MaxInflight: 1 + i%5}
+		if err := f.Apply(options); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-over:
+			f.idle()
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

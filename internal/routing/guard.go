@@ -29,6 +29,8 @@ const (
 type Guard struct {
 	fleet  *Fleet
 	member *member
+	// id and uid are the member's, which may be described anew.
+	id, uid string
 	// uncached is what the request adds to the queue, idle whether nothing
 	// else ran at dispatch, trial the breaker's mark.
 	uncached    int64
@@ -55,7 +57,7 @@ type Guard struct {
 
 func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
 	g := &Guard{
-		fleet: f, member: m,
+		fleet: f, member: m, id: m.replica.ID, uid: m.replica.UID,
 		uncached:   uncached(r.promptTokens(), matchedTokens),
 		idle:       m.inflight == 0,
 		trial:      m.breaker.Start(r.Now),
@@ -78,7 +80,7 @@ func (f *Fleet) creditLocked(m *member, r *Request, matchedTokens int) *Guard {
 
 // Replica returns the id and UID of the replica the guard was taken on.
 func (g *Guard) Replica() (id, uid string) {
-	return g.member.replica.ID, g.member.replica.UID
+	return g.id, g.uid
 }
 
 // FirstByte notes that the prefill is over. The time it took counts towards the
