@@ -3,8 +3,10 @@
 package routing_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -126,4 +128,36 @@ func TestShedding(t *testing.T) {
 	if got := ask(); !got.Shed || got.MinWait < 2500*time.Millisecond || got.MinWait > 2600*time.Millisecond {
 		t.Errorf("shed %v after %v, want a refusal after 2.5 s", got.Shed, got.MinWait)
 	}
+}
+
+var distinctPrompts = flag.Int("distinct-prompts", 100_000, "prompts of the test that memory is bounded")
+
+// TestGW16DistinctPromptsLeaveMemoryFlat sends prompts and sticky keys that
+// never come again through whole decisions.
+func TestGW16DistinctPromptsLeaveMemoryFlat(t *testing.T) {
+	fleet := newFleet(t, 8, routing.Options{ApproxLimit: 1 << 14, StickyLimit: 1 << 10})
+	now, next := start, uint64(0)
+	heap := func(prompts int) uint64 {
+		for range prompts {
+			now = now.Add(time.Millisecond)
+			next++
+			_, guard := fleet.Decide(&routing.Request{
+				Now: now, Model: model, PromptTokens: 128, Chain: chain(next, 8), Sticky: next, Streamed: true,
+				Hint: routing.Hint{Reason: "NO_HINT", BlockSize: 16},
+			})
+			guard.FirstByte(now)
+			guard.End(now, routing.Succeeded)
+		}
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	full := heap(10_000)
+	after := heap(*distinctPrompts)
+	t.Logf("heap %d bytes with the budget full, %d after %d more prompts", full, after, *distinctPrompts)
+	if float64(after) > 1.05*float64(full) {
+		t.Errorf("heap grew from %d to %d bytes after the budget was full", full, after)
+	}
+	runtime.KeepAlive(fleet)
 }
