@@ -153,7 +153,7 @@ func TestGW16DistinctPromptsLeaveMemoryFlat(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapAlloc
 	}
-	full := heap(10_000)
+	full := heap(max(10_000, *distinctPrompts/10))
 	after := heap(*distinctPrompts)
 	t.Logf("heap %d bytes with the budget full, %d after %d more prompts", full, after, *distinctPrompts)
 	if float64(after) > 1.05*float64(full) {
