@@ -43,7 +43,7 @@ func (s *Standalone) warnOfRestart(next Config) {
 	var names []string
 	for name, differs := range map[string]bool{
 		"listen": next.Listen != c.Listen, "admin": next.Admin != c.Admin, "grpc": next.GRPC != c.GRPC,
-		"tenant": next.Tenant != c.Tenant, "routing": next.Routing != c.Routing, "index": next.Index != c.Index,
+		"tenant": next.Tenant != c.Tenant, "access": next.Access != c.Access, "routing": next.Routing != c.Routing, "index": next.Index != c.Index,
 		"tokenizer": fmt.Sprint(next.Tokenizer) != fmt.Sprint(c.Tokenizer), "log": next.Log != c.Log,
 	} {
 		if differs {
