@@ -42,9 +42,9 @@ asks the index who holds the prompt's prefix and follows the answer while load
 allows; without an answer it goes by load. The index, the tokenizer and any
 replica may fail: requests still flow, and the reason is in the metrics.
 
---config names a file that says the same and more of replicas, policies and
-limits. It is read again when it changes and on SIGHUP; a file with a fault is
-refused, and what was in force stays. Flags win over it.
+--config names a file of replicas, policies, limits and trace switches, see
+docs/gateway-operations.md. It is read again when it changes and on SIGHUP; one
+with a fault is refused, and what was in force stays. Flags win over it.
 
 --replica ` + gateway.ReplicaFlagSyntax + `
 ID is the name under which the replica's publisher reports blocks: the pod name
@@ -72,7 +72,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	g := &o.gateway
 	flags.StringVar(&g.Listen, "listen", ":8000", "address for clients; port 0 picks a free one")
 	flags.StringVar(&g.AdminListen, "admin-listen", "127.0.0.1:8080", "address of /healthz, /readyz, /metrics, /debug/state, /debug/trace and /debug/explain")
-	flags.StringVarP(&o.file, "config", "c", "", "YAML file of replicas, policies and limits; read again when it changes and on SIGHUP")
+	flags.StringVarP(&o.file, "config", "c", "", "YAML file of replicas, policies, limits and trace switches; read again when it changes and on SIGHUP")
 	flags.StringArrayVar(&o.replicas, "replica", nil, "a replica, see above; may be repeated")
 	flags.StringVar(&o.index, "index", "", "gRPC address of the server; without it every request goes by load")
 	addCredentialFlags(flags, &o.credentials)

@@ -13,6 +13,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/configfile"
 	"github.com/inferencecache/inference-cache/internal/gateway"
 	"github.com/inferencecache/inference-cache/internal/routing"
+	"github.com/inferencecache/inference-cache/internal/trace"
 )
 
 // Version is the only version of the file so far.
@@ -25,6 +26,7 @@ type File struct {
 	Replicas []Replica        `yaml:"replicas"`
 	Routing  Routing          `yaml:"routing"`
 	Limits   Limits           `yaml:"limits"`
+	Trace    Trace            `yaml:"trace"`
 }
 
 // Replica is one engine, or one data-parallel rank of an engine; see
@@ -63,6 +65,32 @@ type Limits struct {
 	Queue *configfile.Count `yaml:"queue"`
 	// QueueTimeout bounds their wait.
 	QueueTimeout configfile.Duration `yaml:"queueTimeout"`
+}
+
+// Trace switches the record of each decision; see trace.Switches.
+type Trace struct {
+	Log           bool             `yaml:"log"`
+	Outcome       bool             `yaml:"outcome"`
+	Sample        configfile.Count `yaml:"sample"`
+	Header        string           `yaml:"header"`
+	HeaderReplica bool             `yaml:"headerReplica"`
+	ReplicaNames  string           `yaml:"replicaNames"`
+	RequestOptin  bool             `yaml:"requestOptin"`
+	OptinTenants  []string         `yaml:"requestOptinTenants"`
+}
+
+// complete adds what the file says to switches.
+func (t *Trace) complete(s *trace.Switches, given func(flag string) bool) {
+	take(&s.Log, t.Log, given("cache-trace"))
+	take(&s.Outcome, t.Outcome, given("cache-trace-outcome"))
+	take(&s.Sample, int(t.Sample), given("cache-trace-sample"))
+	take(&s.Header, trace.HeaderMode(t.Header), given("cache-trace-header"))
+	take(&s.HeaderReplica, t.HeaderReplica, given("cache-trace-header-replica"))
+	take(&s.ReplicaNames, trace.NameMode(t.ReplicaNames), given("cache-trace-replica-names"))
+	take(&s.RequestOptin, t.RequestOptin, given("cache-trace-request-optin"))
+	if len(t.OptinTenants) > 0 && !given("cache-trace-request-optin-tenants") {
+		s.OptinTenants = t.OptinTenants
+	}
 }
 
 // Load reads and checks a file. Whatever is wrong with it is a
@@ -121,6 +149,14 @@ func (f *File) check() *configfile.Fault {
 	if f.Limits.MaxInflight < 0 {
 		return configfile.NewFault("$.limits.maxInflight", "expected 0 (no bound) or more")
 	}
+	if f.Trace.Sample < 0 {
+		return configfile.NewFault("$.trace.sample", "expected 1 or more")
+	}
+	var switches trace.Switches
+	f.Trace.complete(&switches, func(string) bool { return false })
+	if err := switches.Validate(); err != nil {
+		return configfile.NewFault("$.trace", err.Error())
+	}
 	if f.Limits.Queue != nil && *f.Limits.Queue < 0 {
 		return configfile.NewFault("$.limits.queue", "expected 0 (nobody waits) or more")
 	}
@@ -153,6 +189,7 @@ func (f *File) Complete(options *gateway.Options, given func(flag string) bool) 
 	take(&options.HedgePercentile, hedge, given("hedge-after"))
 	take(&options.MaxInflight, int(f.Limits.MaxInflight), given("max-inflight"))
 	take(&options.Timeouts.Queue, time.Duration(f.Limits.QueueTimeout), given("queue-timeout"))
+	f.Trace.complete(&options.Trace.Switches, given)
 	if f.Limits.Queue != nil && !given("queue-limit") {
 		if options.QueueLimit = int(*f.Limits.Queue); options.QueueLimit == 0 {
 			options.QueueLimit = -1

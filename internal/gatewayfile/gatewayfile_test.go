@@ -3,6 +3,7 @@
 package gatewayfile_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/internal/gateway"
 	"github.com/inferencecache/inference-cache/internal/gatewayfile"
+	"github.com/inferencecache/inference-cache/internal/trace"
 )
 
 const everything = `version: 1
@@ -35,6 +37,15 @@ limits:
   maxInflight: 100
   queue: 0
   queueTimeout: 2s
+trace:
+  log: true
+  outcome: true
+  sample: 10
+  header: trusted
+  headerReplica: true
+  replicaNames: hash
+  requestOptin: true
+  requestOptinTenants: [x]
 `
 
 func TestFile(t *testing.T) {
@@ -55,16 +66,24 @@ func TestFile(t *testing.T) {
 		"the file alone": {want: gateway.Options{
 			Replicas: []gateway.Replica{byFlag, replica}, Policy: "approx", Fallback: "least_load", ShedTTFT: 8 * time.Second,
 			HedgePercentile: 95, MaxInflight: 100, QueueLimit: -1, Timeouts: gateway.Timeouts{Queue: 2 * time.Second},
+			Trace: gateway.Trace{Switches: trace.Switches{
+				Log: true, Outcome: true, Sample: 10, Header: trace.HeaderTrusted, HeaderReplica: true,
+				ReplicaNames: trace.NamesHash, RequestOptin: true, OptinTenants: []string{"x"},
+			}},
 		}},
 		"flags win over it": {
-			given: []string{"policy", "fallback", "shed-ttft", "hedge-after", "max-inflight", "queue-limit", "queue-timeout"},
-			want:  gateway.Options{Replicas: []gateway.Replica{byFlag, replica}, Policy: "random", QueueLimit: 5},
+			given: []string{
+				"policy", "fallback", "shed-ttft", "hedge-after", "max-inflight", "queue-limit", "queue-timeout",
+				"cache-trace", "cache-trace-outcome", "cache-trace-sample", "cache-trace-header", "cache-trace-header-replica",
+				"cache-trace-replica-names", "cache-trace-request-optin", "cache-trace-request-optin-tenants",
+			},
+			want: gateway.Options{Replicas: []gateway.Replica{byFlag, replica}, Policy: "random", QueueLimit: 5},
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			options := gateway.Options{Replicas: []gateway.Replica{byFlag}, Policy: "random", QueueLimit: 5}
-			f.Complete(&options, func(flag string) bool { return strings.Contains(strings.Join(tc.given, " "), flag) })
+			f.Complete(&options, func(flag string) bool { return slices.Contains(tc.given, flag) })
 			if diff := cmp.Diff(tc.want, options); diff != "" {
 				t.Errorf("options (-want +got):\n%s", diff)
 			}
@@ -84,6 +103,8 @@ func TestFaultsHaveAPlace(t *testing.T) {
 		"a hedge that is none":   {"routing:\n  hedgeAfter: p10\n", "gateway.yaml:2:15: routing.hedgeAfter"},
 		"a negative limit":       {"limits:\n  maxInflight: -1\n", "gateway.yaml:2:16: limits.maxInflight"},
 		"a negative queue":       {"limits:\n  queue: -1\n", "gateway.yaml:2:10: limits.queue"},
+		"a trace header mode":    {"trace:\n  header: all\n", "gateway.yaml:2"},
+		"a negative sample":      {"trace:\n  sample: -1\n", "gateway.yaml:2:11: trace.sample"},
 		"a negative rank":        {"replicas:\n  - {id: a, url: 'http://a:1', rank: -1}\n", "rank: expected"},
 		"a duration that is not": {"limits:\n  queueTimeout: soon\n", "gateway.yaml:2:17"},
 	}
