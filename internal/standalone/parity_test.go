@@ -163,9 +163,9 @@ func TestParityHolds(t *testing.T) {
 	}
 }
 
-// TestParityFails checks that ids which are not the engine's are found out,
+// TestFR_06_IDsThatAreNotTheEngines checks that ids which are not the engine's are found out,
 // turn hints off for the model, and never cost a request.
-func TestParityFails(t *testing.T) {
+func TestFR_06_IDsThatAreNotTheEngines(t *testing.T) {
 	for name, folder := range map[string]func(t *testing.T) string{
 		"a template without tools": func(t *testing.T) string {
 			return writeTinyModel(t, strings.Replace(tinyTemplate, "if tools", "if false", 1))

@@ -102,6 +102,30 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestFR_06_ToolsChangeTheKeys checks that equal messages with other tools,
+// calls or arguments of the template have other keys.
+func TestFR_06_ToolsChangeTheKeys(t *testing.T) {
+	template := `{{ tools | tojson }}{{ mark }}{% for m in messages %}{{ m.tool_calls | tojson if m.tool_calls else m.content }}{% endfor %}`
+	local := newLocal(t, nil, modelFolder(t, map[string]string{"tokenizer.json": letters, "chat_template.jinja": template}))
+	seen := map[uint64]string{}
+	for name, body := range map[string]string{
+		"plain":     `{"messages":[{"role":"assistant","content":"abcabc"}]}`,
+		"tools":     `{"messages":[{"role":"assistant","content":"abcabc"}],"tools":[{"function":{"name":"a"}}]}`,
+		"a call":    `{"messages":[{"role":"assistant","content":"abcabc","tool_calls":[{"function":{"name":"a","arguments":"{}"}}]}]}`,
+		"arguments": `{"messages":[{"role":"assistant","content":"abcabc"}],"chat_template_kwargs":{"mark":"ba"}}`,
+	} {
+		result, err := local.Tokenize(t.Context(), prompt(t, true, body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := result.AppendKeys(nil, fingerprint.Parent{}, len(result.Tokens))
+		if other, known := seen[keys[0]]; known {
+			t.Errorf("%s and %s have the same key", name, other)
+		}
+		seen[keys[0]] = name
+	}
+}
+
 func TestLocalModelsByName(t *testing.T) {
 	dir := lettersModel(t)
 	local := newLocal(t, nil, "base="+dir, "other="+dir)
