@@ -276,6 +276,60 @@ func TestCanaryAfterAChange(t *testing.T) {
 	eventually(t, "the new build is checked", passed(2))
 }
 
+// TestParityRecovers checks that hints come back once a canary passes, and that
+// a check which cannot be carried out meanwhile does not bring them back.
+func TestParityRecovers(t *testing.T) {
+	var held, refusing atomic.Bool
+	lookups := &index{answer: func(_ context.Context, request *pb.LookupRouteRequest) (*pb.LookupRouteResponse, error) {
+		if !held.Load() {
+			return &pb.LookupRouteResponse{ReasonCode: "NO_HINT"}, nil
+		}
+		answer := &pb.LookupRouteResponse{ReasonCode: "PREFIX_MATCH"}
+		for _, id := range []string{"a", "b"} {
+			answer.ReplicaScores = append(answer.ReplicaScores, &pb.ReplicaScore{ReplicaId: id, MatchedTokens: int32(16 * len(request.GetBlockHashes()))})
+		}
+		return answer, nil
+	}}
+	engine := func(e *engine) {
+		e.generate = func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if refusing.Load() && strings.Contains(string(body), "canary ") {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			fmt.Fprint(w, `{"choices":[]}`)
+		}
+	}
+	f := start(t, gateway.Options{
+		Lookuper: lookups, ExposeReplica: true,
+		Parity: gateway.ParityOptions{Interval: time.Hour, Retry: 10 * time.Millisecond, Appear: time.Millisecond},
+	}, newEngine(t, "a", engine), newEngine(t, "b", engine))
+	branch := func(want string) func() bool {
+		return func() bool {
+			got := f.post("/v1/completions", prompt())
+			return got.status == http.StatusOK && strings.Contains(got.header.Get("X-Inference-Cache-Reason"), "branch="+want)
+		}
+	}
+	eventually(t, "hints go off", branch("parity_failed"))
+	refusing.Store(true)
+	skipped := f.value("routing_parity_total", "check", "canary", "result", "skipped")
+	eventually(t, "canaries are skipped", func() bool {
+		return f.value("routing_parity_total", "check", "canary", "result", "skipped") >= skipped+2
+	})
+	if !branch("parity_failed")() {
+		t.Error("hints came back without a check that passed")
+	}
+	held.Store(true)
+	refusing.Store(false)
+	eventually(t, "hints come back", branch("hit"))
+	if found, open := f.finding(finding.ParityFailed); open {
+		t.Errorf("finding %+v stays", found)
+	}
+	if f.logs.count("cache hints are off for the model") != 1 || f.logs.count("cache hints are on") != 1 {
+		t.Error("the log does not tell once each when hints went off and on")
+	}
+}
+
 // TestNotesOfTokenization checks what the trace says of requests without ids.
 func TestNotesOfTokenization(t *testing.T) {
 	for name, tc := range map[string]struct {
