@@ -82,7 +82,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	addTokenizerFlags(flags, g)
 	flags.IntVar(&g.BlockSize, "block-size", 0, "tokens in a block; 0 asks the engines")
 	flags.BoolVar(&g.ExposeReplica, "expose-replica", false, "add x-inference-cache-replica and x-inference-cache-reason to answers")
-	flags.BoolVar(&g.ForwardAuthorization, "forward-authorization", false, "send the client's Authorization header to engines")
+	flags.BoolVar(&g.ForwardAuthorization, "forward-authorization", false, "send the client's Authorization header to engines, unless it holds an API key of the gateway")
 	flags.BoolVar(&g.Retry500, "retry-500", false, "retry answers 500 and 408 too, not only 429, 502, 503 and 504")
 	flags.IntVar(&g.UsageSample, "usage-sample", 10, "check predictions against the usage of one streamed request in this many; 0 is none")
 	flags.Int64Var(&g.MaxBodyBytes, "max-body-bytes", 10<<20, "largest request body")

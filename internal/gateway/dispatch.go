@@ -155,14 +155,13 @@ func readSome(r io.Reader, p []byte) (int, error) {
 
 // engineRequest builds the request to a replica.
 func (x *exchange) engineRequest(ctx context.Context, a *attempt, u *upstream) *http.Request {
-	g := x.gateway
 	body := u.pinned(x.body)
 	target := *u.base
 	target.Path = x.route.path
 	request := &http.Request{
 		Method: http.MethodPost, URL: &target, Host: target.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        engineHeader(x.request.Header, x.engineID(a), g.options.ForwardAuthorization),
+		Header:        engineHeader(x.request.Header, x.engineID(a), x.forwardsAuthorization()),
 		ContentLength: int64(len(body)),
 		Body:          io.NopCloser(bytes.NewReader(body)),
 		// With it, the transport resends on a fresh connection when an idle

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/caller"
 	"github.com/inferencecache/inference-cache/internal/chatform"
 	"github.com/inferencecache/inference-cache/internal/routing"
 	"github.com/inferencecache/inference-cache/internal/tokenize"
@@ -65,6 +66,7 @@ type exchange struct {
 	rootID  string
 	started time.Time
 	caller  Caller
+	foundBy caller.Method
 	// trusted clients may steer, and send fields that others may not.
 	trusted  bool
 	steering steering

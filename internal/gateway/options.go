@@ -103,7 +103,7 @@ type Options struct {
 	// x-inference-cache-reason to answers; default false.
 	ExposeReplica bool
 	// ForwardAuthorization sends the client's Authorization header to
-	// engines; default false.
+	// engines, unless it holds an API key of the gateway; default false.
 	ForwardAuthorization bool
 	// Retry500 also retries answers 500 and 408; default false.
 	Retry500 bool

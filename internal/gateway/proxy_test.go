@@ -490,6 +490,19 @@ func TestForwardAuthorization(t *testing.T) {
 	}
 }
 
+func TestOwnKeysAreNotForwarded(t *testing.T) {
+	a := newEngine(t, "a")
+	f := start(t, gateway.Options{
+		ForwardAuthorization: true, Access: gateway.Access{APIKeysFile: newFile(t, keyLine("key-of-a", "team-a"))},
+	}, a)
+	if got := f.post("/v1/completions", prompt(), "Authorization", "Bearer key-of-a"); got.status != 200 {
+		t.Fatal(got.status, got.body)
+	}
+	if got := a.requests()[0].header.Get("Authorization"); got != "" {
+		t.Errorf("the engine got %q", got)
+	}
+}
+
 func TestRequestIDs(t *testing.T) {
 	f := start(t, gateway.Options{}, newEngine(t, "a"))
 	long := strings.Repeat("ü", 70)

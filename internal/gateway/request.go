@@ -73,7 +73,9 @@ func (x *exchange) readBody() *apiError {
 // once and closes the connection after a moment.
 func (x *exchange) refuseBody() {
 	const moment = time.Second
-	x.writer.Header().Set("Connection", "close")
+	if x.request.ProtoMajor == 1 {
+		x.writer.Header().Set("Connection", "close")
+	}
 	_ = http.NewResponseController(x.writer).SetReadDeadline(time.Now().Add(min(moment, x.gateway.options.Timeouts.BodyRead)))
 }
 

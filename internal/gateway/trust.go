@@ -87,9 +87,8 @@ func (g *Gateway) admitted(trusted bool, next http.HandlerFunc) http.HandlerFunc
 // authenticate finds out the caller and, if it is trusted, what it asks for.
 func (x *exchange) authenticate(ctx context.Context) *apiError {
 	var fault *apiError
-	var method caller.Method
-	x.caller, method, fault = x.gateway.identify(ctx, x.request, x.trusted)
-	x.traceInbound(method)
+	x.caller, x.foundBy, fault = x.gateway.identify(ctx, x.request, x.trusted)
+	x.traceInbound(x.foundBy)
 	if fault != nil || !x.trusted {
 		return fault
 	}
@@ -137,6 +136,12 @@ func (x *exchange) noReplica() *apiError {
 		fault.message = "the replica that the request names is unknown or cannot take it now"
 	}
 	return fault
+}
+
+// forwardsAuthorization reports whether engines get the client's Authorization
+// header. An API key of the gateway is not for them.
+func (x *exchange) forwardsAuthorization() bool {
+	return x.gateway.options.ForwardAuthorization && x.foundBy != caller.MethodKey
 }
 
 // partition separates what the gateway remembers of one caller tenant from
