@@ -61,7 +61,7 @@ func verifySignature(set *jose.JSONWebKeySet, token string) (payload []byte, kno
 	for i, name := range signatures {
 		algorithms[i] = jose.SignatureAlgorithm(name)
 	}
-	signed, err := jose.ParseSigned(token, algorithms)
+	signed, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
 		return nil, true, errSignature
 	}
