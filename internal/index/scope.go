@@ -27,7 +27,7 @@ type scope struct {
 
 	// gate is held shared by views and exclusively while changes are put in
 	// place. A field below it changes only with both write and gate held.
-	gate        sync.RWMutex
+	gate        gate
 	parts       map[string]*partition
 	slots       []slotState
 	members     map[string]*member
@@ -92,6 +92,7 @@ type flip struct{ old, fresh uint16 }
 
 func newScope(x *Index, id Scope, h *home) *scope {
 	s := &scope{x: x, id: id, home: h, parts: map[string]*partition{}, members: map[string]*member{}}
+	s.gate.open()
 	s.recheckAt.Store(math.MaxInt64)
 	s.fadeAt.Store(math.MaxInt64)
 	return s
