@@ -58,3 +58,12 @@ const (
 
 // CacheIndexName is the name of the only CacheIndex.
 const CacheIndexName = "cluster-default"
+
+// StampAnnotations are the annotations that only admission writes, at the
+// creation of a pod.
+func StampAnnotations() []string {
+	return []string{
+		AnnotationInjectedBy, AnnotationInjectedByUID, AnnotationInjectedGeneration, AnnotationInjectedConfigHash,
+		AnnotationInjectSkipped, AnnotationInjectSkippedBy, AnnotationInjectMessage, AnnotationInjectWarnings,
+	}
+}

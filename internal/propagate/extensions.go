@@ -188,6 +188,9 @@ func renderTemplate(source policy.Template) wireTemplate {
 	return w
 }
 
+// JudgeTemplate says what BuildExtensions would make of a template.
+func JudgeTemplate(t *v1alpha1.PromptTemplate) TemplateVerdict { return judge(t, templateSource(t)) }
+
 func judge(t *v1alpha1.PromptTemplate, source policy.Template) TemplateVerdict {
 	verdict := TemplateVerdict{Name: nameOf(t), Generation: t.Generation}
 	compiled, err := template.Compile(source)

@@ -106,3 +106,34 @@ func TestExtensionsReachTheServersForm(t *testing.T) {
 		t.Errorf("another order gives another revision (%v)", err)
 	}
 }
+
+func TestTopologyFaults(t *testing.T) {
+	pool := func(name, accelerator string, labels map[string]string) v1alpha1.PDPool {
+		return v1alpha1.PDPool{Name: name, MatchLabels: labels, AcceleratorType: accelerator}
+	}
+	prefill, decode := map[string]string{"role": "prefill"}, map[string]string{"role": "decode"}
+	for name, tc := range map[string]struct {
+		prefill, decode []v1alpha1.PDPool
+		want            []string
+	}{
+		"two pools":                    {[]v1alpha1.PDPool{pool("p", "", prefill)}, []v1alpha1.PDPool{pool("d", "", decode)}, nil},
+		"one name in both roles":       {[]v1alpha1.PDPool{pool("p", "", prefill)}, []v1alpha1.PDPool{pool("p", "", decode)}, []string{propagate.ReasonDuplicatePool}},
+		"no labels":                    {[]v1alpha1.PDPool{pool("p", "", nil)}, []v1alpha1.PDPool{pool("d", "", decode)}, []string{propagate.ReasonEmptySelector}},
+		"an accelerator not declared":  {[]v1alpha1.PDPool{pool("p", "z", prefill)}, nil, []string{propagate.ReasonUnknownAcceleratorType}},
+		"pods of one are in the other": {[]v1alpha1.PDPool{pool("p", "", prefill)}, []v1alpha1.PDPool{pool("d", "x", prefill)}, []string{propagate.ReasonOverlappingPools}},
+		"same labels, other nodes":     {[]v1alpha1.PDPool{pool("p", "y", prefill)}, []v1alpha1.PDPool{pool("d", "x", prefill)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			topology := &v1alpha1.PDTopology{Spec: v1alpha1.PDTopologySpec{
+				PrefillPools: tc.prefill, DecodePools: tc.decode, AcceleratorTypes: []v1alpha1.PDAcceleratorType{{Name: "x"}, {Name: "y"}},
+			}}
+			var got []string
+			for _, fault := range propagate.JudgeTopology(topology) {
+				got = append(got, fault.Reason)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -37,6 +37,8 @@ const (
 type Cluster struct {
 	// URL is the API server's base, CAFile verifies it.
 	URL, CAFile string
+	// AdminCertFile and AdminKeyFile identify Admin.
+	AdminCertFile, AdminKeyFile string
 	// Admin is a client with all rights.
 	Admin *Client
 
@@ -94,6 +96,7 @@ func (c *Cluster) start(ctx context.Context, programs Binaries, flags []string) 
 		return err
 	}
 	c.URL, c.CAFile = "https://127.0.0.1:"+ports[2], pki.caFile
+	c.AdminCertFile, c.AdminKeyFile = pki.adminCert, pki.adminKey
 	if c.Admin, err = newAdmin(c.URL, pki); err != nil {
 		return err
 	}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package adapter says what is known of each engine runtime in a cluster: which
+// CacheBackends it can serve and how its engines are wired. Admission,
+// reconciliation and injection all ask the same Registry.
+package adapter
+
+import (
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+)
+
+// Adapter wires the engines of one runtime. Its methods do not block and may
+// be called concurrently.
+type Adapter interface {
+	// Name and Version say how an engine was wired: a new version makes pods
+	// of an older one stale.
+	Name() string
+	Version() int
+	// Supports says whether the adapter serves the backend. The runtime is the
+	// backend's.
+	Supports(runtime v1alpha1.EngineRuntime, backend *v1alpha1.CacheBackend) bool
+	// SupportsBinding says whether engines can use the storage; nil is none.
+	SupportsBinding(binding *Binding) bool
+	// InjectEngineConfig adds what the engine container needs. It is not
+	// called for backends that only watch. The error is a *PodError where the
+	// pod does not fit.
+	InjectEngineConfig(pod *corev1.PodSpec, binding *Binding, backend *v1alpha1.CacheBackend) error
+	// Engine gives the facts of the runtime.
+	Engine() Engine
+	// ReservedArgs and ReservedEnv are flags and variables that overrides must
+	// leave alone.
+	ReservedArgs() []string
+	ReservedEnv() []string
+}
+
+// Engine is what an engine container of a runtime looks like.
+type Engine struct {
+	// Container is its usual name.
+	Container string
+	// HTTPPort is where it listens unless told otherwise.
+	HTTPPort int32
+	// HashScheme names its events' block hashes.
+	HashScheme string
+}
+
+// Binding is the storage that engines offload to.
+type Binding struct {
+	// Protocol is how it is spoken to, Endpoint its host:port.
+	Protocol, Endpoint string
+}
+
+// PodValidator is implemented by adapters with demands on engine pods.
+type PodValidator interface {
+	// ValidateEnginePod returns a *PodError where the pod does not fit.
+	ValidateEnginePod(pod *corev1.Pod, backend *v1alpha1.CacheBackend) error
+}
+
+// PairLister is implemented by adapters that say what they support.
+type PairLister interface {
+	SupportedPairs() []Pair
+}
+
+// PodError says why a pod cannot be wired.
+type PodError struct {
+	// Reason is one of the reason codes of an injection.
+	Reason string
+	Err    error
+}
+
+func (e *PodError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error without the code.
+func (e *PodError) Unwrap() error { return e.Err }
+
+// WatchesOnly says whether the engines of a backend are left as they are and
+// only watched.
+func WatchesOnly(backend *v1alpha1.CacheBackend) bool {
+	switch backend.Spec.Type {
+	case v1alpha1.BackendMemory, v1alpha1.BackendExternal:
+		return true
+	}
+	return Mode(backend) == v1alpha1.ModeEventsOnly
+}
+
+// Mode is the backend's mode, Offload where none is set.
+func Mode(backend *v1alpha1.CacheBackend) v1alpha1.IntegrationMode {
+	if i := backend.Spec.Integration; i != nil && i.Mode != "" {
+		return i.Mode
+	}
+	return v1alpha1.ModeOffload
+}
+
+// Type is the backend's type, LMCache where none is set.
+func Type(backend *v1alpha1.CacheBackend) v1alpha1.BackendType {
+	if backend.Spec.Type == "" {
+		return v1alpha1.BackendLMCache
+	}
+	return backend.Spec.Type
+}
+
+var errOnlyWatches = errors.New("the adapter only watches engines")
+
+// Ports of the first rank's sockets unless a backend says otherwise.
+const (
+	DefaultEventPort  = 5557
+	DefaultReplayPort = 5600
+)
+
+// DefaultTopic is the topic of the events unless a backend says otherwise.
+const DefaultTopic = "kv-events"
+
+// EventPorts returns the ports of the first rank; replay is 0 for none. nil
+// gives the defaults.
+func EventPorts(e *v1alpha1.KVEventsSpec) (events, replay int32) {
+	events, replay = DefaultEventPort, DefaultReplayPort
+	if e != nil && e.Port != nil {
+		events = *e.Port
+	}
+	if e != nil && e.ReplayPort != nil {
+		replay = *e.ReplayPort
+	}
+	return events, replay
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adapter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+)
+
+// Pair is a combination of runtime and type that an adapter supports.
+type Pair struct {
+	Runtime v1alpha1.EngineRuntime
+	Type    v1alpha1.BackendType
+	// Mode is the only one supported; empty for all.
+	Mode v1alpha1.IntegrationMode
+}
+
+func (p Pair) String() string {
+	text := string(p.Runtime) + "/" + string(p.Type)
+	if p.Mode != "" {
+		text += " with mode " + string(p.Mode)
+	}
+	return text
+}
+
+// Registry finds the adapter of a backend. It does not change.
+type Registry struct{ adapters []Adapter }
+
+// NewRegistry returns a registry in which the first adapter that supports a
+// backend serves it.
+func NewRegistry(adapters ...Adapter) *Registry { return &Registry{slices.Clone(adapters)} }
+
+// Core returns the adapters that watch engines: one for each runtime.
+func Core() *Registry { return NewRegistry(vllm(), sglang()) }
+
+// For returns the adapter that serves a backend.
+func (r *Registry) For(backend *v1alpha1.CacheBackend) (Adapter, bool) {
+	for _, a := range r.adapters {
+		if a.Supports(backend.Spec.Runtime, backend) {
+			return a, true
+		}
+	}
+	return nil, false
+}
+
+// Reserved returns the flags and variables that no override may touch,
+// whichever adapter of the runtime serves the backend.
+func (r *Registry) Reserved(backend *v1alpha1.CacheBackend) (args, env []string) {
+	if a, ok := r.For(backend); ok {
+		return a.ReservedArgs(), a.ReservedEnv()
+	}
+	return nil, nil
+}
+
+// Pairs lists what is supported, sorted and without repetition.
+func (r *Registry) Pairs() []string {
+	var pairs []string
+	for _, a := range r.adapters {
+		if lister, ok := a.(PairLister); ok {
+			for _, pair := range lister.SupportedPairs() {
+				pairs = append(pairs, pair.String())
+			}
+		}
+	}
+	slices.Sort(pairs)
+	return slices.Compact(pairs)
+}
+
+// Unsupported explains why no adapter serves a backend.
+func (r *Registry) Unsupported(backend *v1alpha1.CacheBackend) string {
+	return fmt.Sprintf("%s with mode %s is not supported; supported are %s",
+		Pair{backend.Spec.Runtime, Type(backend), ""}, Mode(backend), strings.Join(r.Pairs(), ", "))
+}

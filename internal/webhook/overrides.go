@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+)
+
+// checkOverrides keeps overrides away from what the wiring rests on.
+func checkOverrides(path *field.Path, o *v1alpha1.EngineOverrides, reservedArgs, reservedEnv []string) (errs field.ErrorList) {
+	flags := func(child string, args []string) {
+		for i, arg := range args {
+			flag, _, _ := strings.Cut(arg, "=")
+			if strings.HasPrefix(flag, "-") && slices.Contains(reservedArgs, flag) {
+				errs = append(errs, field.Forbidden(path.Child(child).Index(i), flag+" belongs to the integration"))
+			}
+		}
+	}
+	names := func(path *field.Path, name string) {
+		for _, fault := range validation.IsEnvVarName(name) {
+			errs = append(errs, field.Invalid(path, name, fault))
+		}
+		if slices.Contains(reservedEnv, name) {
+			errs = append(errs, field.Forbidden(path, name+" belongs to the integration"))
+		}
+	}
+	flags("args", o.Args)
+	flags("suppressArgs", o.SuppressArgs)
+	for i, variable := range o.Env {
+		at := path.Child("env").Index(i)
+		names(at.Child("name"), variable.Name)
+		errs = append(errs, checkSource(at, variable)...)
+	}
+	for i, name := range o.SuppressEnv {
+		names(path.Child("suppressEnv").Index(i), name)
+	}
+	return errs
+}
+
+// checkSource wants a value or exactly one source of it.
+func checkSource(path *field.Path, variable corev1.EnvVar) field.ErrorList {
+	from := variable.ValueFrom
+	if from == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if variable.Value != "" {
+		errs = append(errs, field.Invalid(path.Child("valueFrom"), "", "cannot be used together with value"))
+	}
+	sources := 0
+	for _, set := range []bool{
+		from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil, from.FileKeyRef != nil,
+	} {
+		if set {
+			sources++
+		}
+	}
+	if sources != 1 {
+		errs = append(errs, field.Invalid(path.Child("valueFrom"), "", "exactly one source is expected"))
+	}
+	return errs
+}
