@@ -3,15 +3,21 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/inferencecache/inference-cache/internal/trace"
 )
 
 func TestCheckAddress(t *testing.T) {
@@ -78,7 +84,7 @@ func TestLimiter(t *testing.T) {
 	}{{"a", 0}, {"a", time.Second}, {"b", time.Second}, {"c", time.Second}, {"a", time.Minute}, {"c", 2 * time.Minute}} {
 		got = append(got, l.allow(step.key, now.Add(step.after)))
 	}
-	if diff := cmp.Diff([]bool{true, false, true, false, true, true}, got); diff != "" {
+	if diff := gocmp.Diff([]bool{true, false, true, false, true, true}, got); diff != "" {
 		t.Errorf("allowed (-want +got):\n%s", diff)
 	}
 }
@@ -150,5 +156,44 @@ func FuzzDecodeModels(f *testing.F) {
 			t.Fatal(len(models))
 		}
 		serves(models)
+	})
+}
+
+// FuzzRootID checks that every id is short, printable and the client's own or a
+// new one.
+func FuzzRootID(f *testing.F) {
+	f.Add("mine", "")
+	f.Add("a\tb", "other")
+	f.Add(strings.Repeat("\u00fc", 70), "")
+	f.Add("\xff", "x")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		g := &Gateway{}
+		root := g.rootIDOf(http.Header{headerRequestID: {first}, "X-Correlation-Id": {second}}, "cmpl-")
+		generated := root.source == trace.RootGenerated
+		if len(root.id) == 0 || len(root.id) > trace.MaxRootIDBytes || !utf8.ValidString(root.id) || strings.ContainsFunc(root.id, unicode.IsControl) {
+			t.Fatalf("id %q", root.id)
+		}
+		if generated && !strings.HasPrefix(root.id, "cmpl-") || !generated && !strings.HasPrefix(cmp.Or(first, second), root.id) {
+			t.Fatalf("id %q of %q and %q is neither", root.id, first, second)
+		}
+		if !generated && root.truncated != (root.id != cmp.Or(first, second)) {
+			t.Fatalf("id %q of %d bytes: truncated %v", root.id, len(first), root.truncated)
+		}
+	})
+}
+
+// FuzzTraceQuery checks that no query asks for more than is kept.
+func FuzzTraceQuery(f *testing.F) {
+	f.Add("last=5&id=root")
+	f.Add("last=-1")
+	f.Add("last=99999999999999999999;x")
+	f.Fuzz(func(t *testing.T, text string) {
+		query, err := url.ParseQuery(text)
+		if err != nil {
+			return
+		}
+		if last, _, fault := traceQuery(query); fault == nil && (last < 1 || last > maxTraced) {
+			t.Fatalf("%q asks for %d", text, last)
+		}
 	})
 }
