@@ -59,6 +59,7 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 		c.newExplainCommand(),
 		c.newServerCommand(),
 		c.newPublisherCommand(),
+		c.newControllerCommand(),
 		c.newSimEngineCommand(),
 		c.newBenchCommand(),
 	)

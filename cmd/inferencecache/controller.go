@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/inferencecache/inference-cache/internal/controlclient"
+	"github.com/inferencecache/inference-cache/internal/controller"
+	"github.com/inferencecache/inference-cache/internal/policy"
+)
+
+type controllerOptions struct {
+	controller          controller.Options
+	discovery           string
+	kubeconfig          string
+	caFile, serverName  string
+	snapshotURL         string
+	policyURL           string
+	controllerTokenFile string
+	policyTokenFile     string
+}
+
+func (c *cli) newControllerCommand() *cobra.Command {
+	options := &controllerOptions{}
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Bring declared policy to the servers, and what they know to the cluster",
+		Long: `controller pushes all CachePolicies, CacheTenants and PromptTemplates of the
+cluster to every server, after each change and every 30 seconds, and says on
+each resource whether it is in force and where not. It polls the servers and
+shows what they know in the status of CacheIndex, CacheTenant and CacheBackend.
+Inside a pod it uses the pod's service account; elsewhere --kubeconfig.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runController(cmd.Context(), options) },
+	}
+	options.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *controllerOptions) addFlags(flags *pflag.FlagSet) {
+	x := &o.controller
+	flags.StringVar(&o.snapshotURL, "server-snapshot-url", "http://inference-cache-server:8081/snapshot", "where servers are polled")
+	flags.StringVar(&o.policyURL, "server-policy-url", "http://inference-cache-server:8081/policy", "where policy is pushed")
+	flags.StringVar(&o.discovery, "server-discovery", string(controller.DiscoverURL), "url: call exactly those URLs; endpoints: call every endpoint of the Service in them")
+	flags.StringVar(&o.caFile, "server-ca-file", "", "authorities that servers' certificates are checked against (default the system's)")
+	flags.StringVar(&o.serverName, "server-name", "", "name in servers' certificates, whatever address is called (default the host of the URL)")
+	flags.StringVar(&o.controllerTokenFile, "controller-token-file", controlclient.DefaultControllerTokenFile, "token for polls; a missing file sends none")
+	flags.StringVar(&o.policyTokenFile, "policy-token-file", controlclient.DefaultPolicyTokenFile, "token for pushes; a missing file sends none")
+	flags.IntVar(&x.WireVersion, "policy-wire-version", policy.CurrentVersion, "schema version of pushed policy, for older servers: 3 to 7")
+	flags.DurationVar(&x.PushInterval, "cachepolicy-push-interval", controller.DefaultPushInterval, "time between pushes without a change")
+	flags.DurationVar(&x.PollInterval, "cacheindex-refresh-interval", controller.DefaultPollInterval, "time between polls")
+	flags.IntVar(&x.MaxReplicas, "cacheindex-max-replicas", controller.DefaultMaxReplicas, "most replicas shown in the CacheIndex")
+	flags.BoolVar(&x.LeaderElect, "leader-elect", false, "act only while holding the lease, for several controllers")
+	flags.StringVar(&x.Namespace, "namespace", "inference-cache-system", "the controller's own namespace: holds the lease")
+	flags.StringVar(&x.MetricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 turns it off")
+	flags.StringVar(&x.HealthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 turns it off")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server outside a pod (default $KUBECONFIG)")
+}
+
+func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
+	logger, err := c.logger()
+	if err != nil {
+		return err
+	}
+	if o.policyURL == "" || o.snapshotURL == "" {
+		return usagef("--server-policy-url and --server-snapshot-url must not be empty")
+	}
+	if v := o.controller.WireVersion; v < policy.MinimumVersion || v > policy.CurrentVersion {
+		return usagef("--policy-wire-version %d: expected %d to %d", v, policy.MinimumVersion, policy.CurrentVersion)
+	}
+	switch o.controller.Discovery = controller.ServerDiscovery(o.discovery); o.controller.Discovery {
+	case controller.DiscoverURL, controller.DiscoverEndpoints:
+	default:
+		return usagef("--server-discovery %q: expected url or endpoints", o.discovery)
+	}
+	calls, err := o.httpClient()
+	if err != nil {
+		return err
+	}
+	o.controller.Servers = controlclient.Options{
+		URLs:                controlclient.URLs{Snapshot: o.snapshotURL, Policy: o.policyURL},
+		ControllerTokenFile: o.controllerTokenFile, PolicyTokenFile: o.policyTokenFile, HTTP: calls,
+		Unreadable: func(err error) { logger.Warn("a call goes out without a token", "error", err) },
+	}
+	if o.controller.Config, err = o.cluster(); err != nil {
+		return err
+	}
+	o.controller.Logger = logger
+	return controller.Run(ctx, o.controller)
+}
+
+// httpClient checks servers against one name whatever address is dialled.
+func (o *controllerOptions) httpClient() (*http.Client, error) {
+	name := o.serverName
+	if name == "" {
+		parsed, err := url.Parse(o.policyURL)
+		if err != nil {
+			return nil, usagef("--server-policy-url: %v", err)
+		}
+		name = parsed.Hostname()
+	}
+	config := &tls.Config{ServerName: name, MinVersion: tls.VersionTLS12}
+	if o.caFile != "" {
+		text, err := os.ReadFile(o.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("--server-ca-file: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--server-ca-file %s: no certificate in it", o.caFile)
+		}
+	}
+	return &http.Client{
+		Timeout:       controlclient.DefaultTimeout,
+		Transport:     &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, IdleConnTimeout: controller.DefaultPollInterval * 2},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
+}
+
+func (o *controllerOptions) cluster() (*rest.Config, error) {
+	file := o.kubeconfig
+	if file == "" {
+		file = strings.TrimSpace(os.Getenv("KUBECONFIG"))
+	}
+	if file == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("reach the API server: not in a pod and no --kubeconfig: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("read --kubeconfig: %w", err)
+	}
+	return config, nil
+}
