@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/control"
 	"github.com/inferencecache/inference-cache/internal/ranking"
 	"github.com/inferencecache/inference-cache/internal/server"
+	"github.com/inferencecache/inference-cache/internal/tokenize"
 )
 
 type serverOptions struct {
@@ -25,6 +27,8 @@ type serverOptions struct {
 	auth      serverAuth
 	knobs     ranking.Knobs
 	maxMemory string
+	// tokenizersDir holds the models' tokenizers, "" for none.
+	tokenizersDir string
 	// tenantLabels is on or off.
 	tenantLabels string
 }
@@ -92,6 +96,7 @@ func (o *serverOptions) addIndexFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.server.DiagnoseAdapter, "diagnose-adapter", false, "answer UNKNOWN_ADAPTER for an adapter nobody reported")
 	flags.DurationVar(&o.server.DiagnosticsGrace, "diagnostics-grace", 0, "how long after start the UNKNOWN_* codes are withheld")
 	flags.IntVar(&o.server.HotPrefixThreshold, "hot-prefix-threshold", 8, "answers in ten to twenty minutes that make a prefix hot")
+	flags.StringVar(&o.tokenizersDir, "tokenizer-models-dir", "", "tokenizers for lookups by text, <model>/tokenizer.json with a chat template; none: such lookups get no hint")
 	flags.StringVar(&o.server.TemplatesDir, "templates-dir", "", "prompt templates, <namespace>/<name>.yaml; read again when they change")
 	flags.DurationVar(&o.server.StreamMetricsInterval, "stream-metrics-interval", 10*time.Second, "time between two rounds of StreamMetrics")
 	m := &o.server.Metrics
@@ -138,6 +143,11 @@ func (c *cli) runServer(ctx context.Context, o *serverOptions) error {
 	}
 	defer release()
 	options.Ranking = &o.knobs
+	if o.tokenizersDir != "" {
+		if options.Tokenizer, err = tokenize.LoadUserText(o.tokenizersDir); err != nil {
+			return fmt.Errorf("--tokenizer-models-dir: %w", err)
+		}
+	}
 	zeroIsNever(&options.Metrics.MaxReplicas, &options.Calls.PerSecond, &options.Calls.Concurrent, &options.ReplicaLimits.BlocksPerSecond)
 	zeroIsNever(&options.ReadyMaxWait, &options.Index.ReplicaSilence, &options.Index.AffinitySilence)
 	if o.maxMemory != "" {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,73 @@ import (
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
+// serving is where a server command listens.
+type serving struct{ GRPC, HTTP, Internal string }
+
+// startServer runs the server command until the context ends; its exit code
+// comes from exit.
+func startServer(ctx context.Context, t *testing.T, flags ...string) (at serving, exit <-chan int) {
+	t.Helper()
+	logs, stderr := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		c := &cli{stdout: io.Discard, stderr: stderr}
+		code <- c.run(ctx, append([]string{
+			"server", "--grpc-bind-address=127.0.0.1:0", "--http-bind-address=127.0.0.1:0", "--ready-max-wait=0",
+			"--snapshot-bind-address=127.0.0.1:0",
+		}, flags...))
+		stderr.Close()
+	}()
+	lines := bufio.NewScanner(logs)
+	if !lines.Scan() {
+		t.Fatal("no log line")
+	}
+	var line struct {
+		Msg string
+		serving
+	}
+	if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Msg != "serving" {
+		t.Fatalf("first log line %q: %v", lines.Text(), err)
+	}
+	go io.Copy(io.Discard, logs) //nolint:errcheck // ends with the command
+	return line.serving, code
+}
+
+func TestServerCommandTokenizesText(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "models", "m")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"tokenizer.json":      `{"model":{"type":"BPE","vocab":{"a":1,"b":2,"ab":3,"|":4},"merges":["a b"]}}`,
+		"chat_template.jinja": `{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}|{% endif %}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("inferencecache.io/controller reader\ninferencecache.io/policy writer\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at, exit := startServer(ctx, t, "--internal-token-file="+tokens, "--tokenizer-models-dir="+filepath.Dir(dir))
+	conn, err := grpc.NewClient(at.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer, err := pb.NewInferenceCacheClient(conn).LookupRoute(ctx, &pb.LookupRouteRequest{
+		TenantId: "t", ModelId: "m", HashScheme: "vllm", PromptText: "aab",
+	})
+	if err != nil || !slices.Equal(answer.GetTokenIds(), []uint32{1, 3, 4}) {
+		t.Errorf("tokens %v, %v, want 1, 3 and 4", answer.GetTokenIds(), err)
+	}
+	cancel()
+	<-exit
+}
+
 func TestServerCommandServesUntilSignalled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -28,26 +96,7 @@ func TestServerCommandServesUntilSignalled(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte("inferencecache.io/controller reader\ninferencecache.io/policy writer\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	logs, stderr := io.Pipe()
-	exit := make(chan int, 1)
-	go func() {
-		c := &cli{stdout: io.Discard, stderr: stderr}
-		exit <- c.run(ctx, []string{
-			"server", "--grpc-bind-address=127.0.0.1:0", "--http-bind-address=127.0.0.1:0", "--ready-max-wait=0",
-			"--snapshot-bind-address=127.0.0.1:0", "--internal-token-file=" + tokens,
-		})
-		stderr.Close()
-	}()
-	lines := bufio.NewScanner(logs)
-	if !lines.Scan() {
-		t.Fatal("no log line")
-	}
-	var serving struct{ Msg, GRPC, HTTP, Internal string }
-	if err := json.Unmarshal(lines.Bytes(), &serving); err != nil || serving.Msg != "serving" {
-		t.Fatalf("first log line %q: %v", lines.Text(), err)
-	}
-	go io.Copy(io.Discard, logs) //nolint:errcheck // ends with the command
-
+	serving, exit := startServer(ctx, t, "--internal-token-file="+tokens)
 	if code := statusOf(t, "http://"+serving.HTTP+"/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d", code)
 	}
