@@ -137,10 +137,16 @@ func TestCountParity(t *testing.T) {
 		}
 	}
 	f := start(t, gateway.Options{Lookuper: says("PREFIX_MATCH", "a")}, newEngine(t, "a", counting), newEngine(t, "b", counting))
+	sent := 0
 	send := func(n int) {
 		for range n {
 			f.post("/v1/completions", prompt())
 		}
+		sent += n
+		eventually(t, "all answers are compared", func() bool {
+			return f.value("routing_parity_total", "check", "count", "result", "ok")+
+				f.value("routing_parity_total", "check", "count", "result", "mismatch") == float64(sent)
+		})
 	}
 	differs.Store(100) // 1 % is tolerated
 	send(200)
