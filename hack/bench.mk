@@ -5,7 +5,12 @@
 BENCH_FLAGS ?= --short $(if $(TRACE),--trace $(TRACE))
 
 .PHONY: bench
-bench: build ## Measure index and service against their goals; results in bench/results
+bench: build ## Measure index, service and gateway against their goals; results in bench/results
 	@mkdir -p bench/results
-	@set -o pipefail; for what in index serve; do \
+	@set -o pipefail; for what in index serve gateway; do \
 	bin/inferencecache bench $$what $(BENCH_FLAGS) | tee bench/results/$$what.json || exit 1; done
+
+.PHONY: bench-peers
+bench-peers: build ## The gateway beside two other routers, which are installed once (60 MB)
+	@peers="$$(CACHE="$(CACHE)" hack/bench-peers.sh)" || echo "bench-peers: what could not be installed is left out" >&2; \
+	bin/inferencecache bench gateway --goals G10,peers --peers="$$peers"

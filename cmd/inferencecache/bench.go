@@ -19,11 +19,11 @@ import (
 func (c *cli) newBenchCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure index and service against their goals",
+		Short: "Measure index, service and gateway against their goals",
 		Args:  noArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	command.AddCommand(c.newBenchCorpusCommand(), c.newBenchIndexCommand(), c.newBenchServeCommand())
+	command.AddCommand(c.newBenchCorpusCommand(), c.newBenchIndexCommand(), c.newBenchServeCommand(), c.newBenchGatewayCommand())
 	return command
 }
 

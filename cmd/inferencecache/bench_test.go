@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,6 +140,44 @@ func TestBenchServePrintsEachGoal(t *testing.T) {
 	}
 }
 
+func TestBenchGatewayPrintsEachGoal(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	trace := filepath.Join(t.TempDir(), "tiny.jsonl")
+	lines := `{"timestamp":0,"input_length":6000,"output_length":20,"hash_ids":[1,2,3,4,5,6,7,8,9,10,11,12]}` + "\n" +
+		`{"timestamp":4000,"input_length":6000,"output_length":20,"hash_ids":[1,2,3,4,5,6,7,8,9,10,11,13]}` + "\n"
+	if err := os.WriteFile(trace, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rows := benchRows(t, "gateway", "--runs=1", "--duration=60ms", "--rate=50", "--seeds=0", "--engines=2",
+		"--idle-replicas=3", "--trace", trace)
+	wantGoals(t, rows, "cost", "G9", "G10")
+	for _, row := range slices.Concat(rows["cost"], rows["G10"]) {
+		if row.Detail["failed"] != 0 {
+			t.Errorf("%s: %v requests failed", row.Name, row.Detail["failed"])
+		}
+	}
+	for _, row := range rows["G9"] {
+		if row.Name == "tiny, low load: tokens reused" && (row.Value != 1 || row.Detail["reused"] == 0) {
+			t.Errorf("what the second request shares with the first was not reused: %+v", row)
+		}
+	}
+}
+
+func TestBenchGatewayComparesPeers(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	var stdout, stderr strings.Builder
+	c := &cli{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}
+	args := []string{"bench", "gateway", "--goals=peers", "--duration=300ms", "--peers=" + t.TempDir()}
+	if code := c.run(t.Context(), args); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	for _, want := range []string{`"peer":"smg"`, `"skipped":"not installed in `, `"name":"inferencecache up: tokens reused"`} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("no %s in %s", want, stdout.String())
+		}
+	}
+}
+
 func TestBenchUsage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
@@ -150,6 +189,10 @@ func TestBenchUsage(t *testing.T) {
 		"an unknown flag":             {[]string{"serve", "--fast"}, exitUsage, "--fast"},
 		"a goal of the other command": {[]string{"index", "--goals=G6"}, exitUsage, "expected some of G1,G2"},
 		"no goal of the service":      {[]string{"serve", "--goals=G1"}, exitUsage, "expected some of G11,G7"},
+		"no goal of the gateway":      {[]string{"gateway", "--goals=G1"}, exitUsage, "expected some of cost,G10"},
+		"no engines":                  {[]string{"gateway", "--engines=0"}, exitUsage, "--engines 0"},
+		"seeds below none":            {[]string{"gateway", "--seeds=-1"}, exitUsage, "--seeds -1"},
+		"a trace without requests":    {[]string{"gateway", "--goals=G9", "--seeds=0", "--trace=bench_test.go"}, exitRuntime, "line 1"},
 		"no memberships":              {[]string{"index", "--memberships=0"}, exitUsage, "--memberships 0"},
 		"no time":                     {[]string{"serve", "--duration=0s"}, exitUsage, "--duration 0s"},
 		"no lookups":                  {[]string{"serve", "--rate=-5"}, exitUsage, "--rate -5"},

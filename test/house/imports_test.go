@@ -31,6 +31,7 @@ var layers = [][]string{
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality", "internal/controller", "internal/webhook"},
 	{"internal/standalone", "internal/bench/serve"},
 	{"internal/sim/demo", "internal/gatewayfile"},
+	{"internal/bench/proxy"},
 	{"cmd/inferencecache"},
 }
 

@@ -62,6 +62,8 @@ type Options struct {
 	Engines int
 	// Engine configures each; addresses are chosen. Default: 1536 blocks.
 	Engine engine.Config
+	// Policies are compared in this order. Default RoundRobin, CacheAware.
+	Policies []string
 	// Workload is sent once per policy.
 	Workload workload.Config
 	// Progress is told how far a policy's run is. It may be nil and must not
@@ -94,7 +96,10 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	}
 	requests := workload.Generate(options.Workload)
 	report := newReport(options, requests)
-	for _, policy := range []string{RoundRobin, CacheAware} {
+	if len(options.Policies) == 0 {
+		options.Policies = []string{RoundRobin, CacheAware}
+	}
+	for _, policy := range options.Policies {
 		phase, samples, err := runPolicy(ctx, options, policy, requests)
 		if err != nil {
 			return nil, fmt.Errorf("run demo with policy %s: %w", policy, err)

@@ -109,6 +109,9 @@ func startProcess(ctx context.Context, command *exec.Cmd) (*process, error) {
 // Addresses implements Engine.
 func (p *process) Addresses() Addresses { return p.addresses }
 
+// PID is the process of the engine.
+func (p *process) PID() int { return p.command.Process.Pid }
+
 // Close implements Engine: stdin first, a kill for a process that stays.
 func (p *process) Close() error {
 	_ = p.stdin.Close()

@@ -29,8 +29,8 @@ func Arrivals(requests []workload.Request, answerSeed uint64) []Arrival {
 type Summary struct {
 	ReusedTokens   int
 	ComputedTokens int
-	// FirstTokenP50 and FirstTokenP99 are times to the first token.
-	FirstTokenP50, FirstTokenP99 time.Duration
+	// These are times to the first token.
+	FirstTokenMean, FirstTokenP50, FirstTokenP99 time.Duration
 	// MaxMeanLoad is the largest share of requests over the mean share.
 	MaxMeanLoad float64
 }
@@ -45,6 +45,7 @@ func Summarize(replicas int, arrivals []Arrival, outcomes []Outcome) Summary {
 		s.ComputedTokens += len(arrivals[i].Prompt) - outcome.CachedTokens
 		served[outcome.Replica]++
 		first[i] = outcome.FirstToken
+		s.FirstTokenMean += outcome.FirstToken / time.Duration(len(outcomes))
 	}
 	s.FirstTokenP50, s.FirstTokenP99 = Percentile(first, 0.50), Percentile(first, 0.99)
 	s.MaxMeanLoad = MaxOverMean(served)

@@ -3,10 +3,7 @@
 package quality
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -92,69 +89,31 @@ func TestMeasureRefuses(t *testing.T) {
 	}
 }
 
-// tracesVariable names a directory with conversation_trace.jsonl and
-// synthetic_trace.jsonl, for BenchmarkQuality.
-const tracesVariable = "INFERENCECACHE_TRACES"
-
-// generatedSeeds is the number of seeds for generated workloads.
-const generatedSeeds = 5
-
-// BenchmarkQuality prints one JSON line per workload and seed for goal G9.
-func BenchmarkQuality(b *testing.B) {
-	for b.Loop() {
-		for seed := uint64(1); seed <= generatedSeeds; seed++ {
-			options := fleet(4, 1536)
-			options.Seed = seed
-			report(b, "chats", options, oracle.Arrivals(workload.Generate(workload.Config{Seed: seed}), 0))
-			report(b, "unique", options, oracle.Arrivals(workload.Generate(workload.Config{Seed: seed, Unique: true}), 0))
+func TestWorkloads(t *testing.T) {
+	trace := []workload.TraceRequest{
+		{TimestampMillis: 0, InputTokens: 1024, OutputTokens: 64, HashIDs: []int64{0, 1}},
+		{TimestampMillis: 5000, InputTokens: 1500, OutputTokens: 64, HashIDs: []int64{0, 1, 2}},
+	}
+	names := map[string]bool{}
+	for _, w := range append(Generated(1), Traced("trace", trace)...) {
+		if names[w.Name] {
+			t.Errorf("%q is there twice", w.Name)
 		}
-		directory := os.Getenv(tracesVariable)
-		if directory == "" {
-			continue
+		names[w.Name] = true
+		size := max(w.Fleet.Scheduler.BlockSize, 16)
+		if reuse := oracle.SeenBefore(w.Arrivals, size); (reuse > 0) != w.Reuse {
+			t.Errorf("%s: %d tokens were seen before", w.Name, reuse)
 		}
-		for _, name := range []string{"conversation", "synthetic"} {
-			report(b, name, traceFleet, readTrace(b, filepath.Join(directory, name+"_trace.jsonl")))
+		if !slices.IsSortedFunc(w.Arrivals, func(a, b oracle.Arrival) int { return int(a.At - b.At) }) {
+			t.Errorf("%s: arrivals are out of order", w.Name)
 		}
 	}
 }
 
-const traceBlockSize = 16
-
-// traceFleet holds about 4 million tokens of a trace in each of 8 engines,
-// which compute 16,000 tokens of it a second.
-var traceFleet = Options{Fleet: oracle.Config{
-	Replicas:  8,
-	Scheduler: sched.Config{BlockSize: traceBlockSize, CapacityBlocks: 8192, StepTokens: 256},
-	Timing:    sched.Timing{PrefillTokensPerSecond: 16000 * traceBlockSize / workload.TraceBlockTokens},
-}}
-
-func readTrace(b *testing.B, path string) []oracle.Arrival {
-	b.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		b.Fatal(err)
+func TestHurriedTracesComeFaster(t *testing.T) {
+	trace := []workload.TraceRequest{{InputTokens: 1, HashIDs: []int64{0}}, {TimestampMillis: 5000, InputTokens: 1, HashIDs: []int64{0}}}
+	workloads := Traced("trace", trace)
+	if low, high := workloads[0].Arrivals[1].At, workloads[1].Arrivals[1].At; low != 5*time.Second || high != 2*time.Second {
+		t.Errorf("the second request comes after %v and %v", low, high)
 	}
-	defer file.Close()
-	requests, err := workload.ReadTrace(file)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return TraceArrivals(requests, traceBlockSize)
-}
-
-func report(b *testing.B, name string, options Options, arrivals []oracle.Arrival) {
-	b.Helper()
-	result, err := Measure(options, arrivals)
-	if err != nil {
-		b.Fatal(err)
-	}
-	line, err := json.Marshal(map[string]any{
-		"goal": "G9", "workload": name, "seed": options.Seed, "value": result.ReusedOfOracle, "unit": "of oracle", "limit": 0.97,
-		"ok":     result.ReusedOfOracle >= 0.97 && result.Router.MaxMeanLoad <= max(1.2, result.Oracle.MaxMeanLoad),
-		"detail": result,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	fmt.Println(string(line))
 }
