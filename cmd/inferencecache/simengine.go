@@ -15,10 +15,18 @@ import (
 	"github.com/inferencecache/inference-cache/internal/sim/eventsock"
 	"github.com/inferencecache/inference-cache/internal/sim/httpapi"
 	"github.com/inferencecache/inference-cache/internal/sim/wire"
+	"github.com/inferencecache/inference-cache/internal/zmtp"
 )
 
 // simEngineGrace is how long open streams may go on after a signal.
 const simEngineGrace = 3 * time.Second
+
+const (
+	// replayPorts is how far the replay socket is from the event socket.
+	replayPorts = 100
+	// lastingReplay is the replay socket where the event socket gives none.
+	lastingReplay = "tcp://*:5657"
+)
 
 type simEngineOptions struct {
 	config         engine.Config
@@ -54,7 +62,8 @@ func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
 
 	flags.StringVar(&o.events, "events", "tcp://*:5557", "endpoint of the event socket, or none")
 	flags.BoolVar(&config.Events.Connect, "events-connect", false, "connect the event socket to a subscriber that binds")
-	flags.StringVar(&config.Events.Replay, "replay", "tcp://*:5657", "endpoint of the replay socket, or none")
+	flags.StringVar(&config.Events.Replay, "replay", "",
+		"endpoint of the replay socket, or none (default that of --events with a port higher by 100, else tcp://*:5657)")
 	flags.StringVar(&config.Events.Topic, "topic", "", "topic of the events")
 	flags.IntVar(&config.Events.BufferSteps, "buffer-steps", 10000, "batches kept for replay")
 	flags.BoolVar(&config.Events.TopicInReplay, "replay-topic", false, "replay with topics, as vLLM 0.25 and later do")
@@ -79,6 +88,34 @@ func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.exitWithStdin, "exit-with-stdin", false, "exit when stdin is closed, so that no parent leaves an orphan")
 }
 
+func (o *simEngineOptions) engineConfig() engine.Config {
+	config := o.config
+	config.Runtime = httpapi.Runtime(o.runtime)
+	config.NoEvents = o.events == eventsock.NoReplay
+	config.Events.Endpoint = o.events
+	if config.Events.Replay == "" {
+		config.Events.Replay = o.defaultReplay()
+	}
+	return config
+}
+
+// defaultReplay follows the event socket, so that engines of one machine need
+// no more than HTTP addresses and event sockets of their own.
+func (o *simEngineOptions) defaultReplay() string {
+	endpoint, err := zmtp.ParseEndpoint(o.events)
+	if err != nil || endpoint.Network != "tcp" || o.config.Events.Connect {
+		return lastingReplay
+	}
+	if endpoint.Port == 0 {
+		return o.events
+	}
+	shifted, err := endpoint.Shift(replayPorts)
+	if err != nil {
+		return lastingReplay
+	}
+	return shifted.String()
+}
+
 // simEngineAddresses is what --print-addresses prints.
 type simEngineAddresses struct {
 	HTTP   string `json:"http"`
@@ -91,10 +128,7 @@ func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error
 	if err != nil {
 		return err
 	}
-	config := options.config
-	config.Runtime = httpapi.Runtime(options.runtime)
-	config.NoEvents = options.events == eventsock.NoReplay
-	config.Events.Endpoint = options.events
+	config := options.engineConfig()
 	if err := config.Validate(); err != nil {
 		return usagef("%v", err)
 	}

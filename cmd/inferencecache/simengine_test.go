@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // startSimEngine runs the command until its stdin or context ends.
@@ -62,6 +64,36 @@ func TestSimEngineEnds(t *testing.T) {
 			}
 			if rest, _ := io.ReadAll(response.Body); bytes.Contains(rest, []byte("[DONE]")) {
 				t.Error("the stream ended as if it were complete")
+			}
+		})
+	}
+}
+
+// Three engines of one machine differ in nothing but --listen and --events.
+func TestSimEngineReplayFollowsEvents(t *testing.T) {
+	cases := map[string]struct {
+		arguments  []string
+		wantReplay string
+	}{
+		"nothing said":                {nil, "tcp://*:5657"},
+		"an event port":               {[]string{"--events", "tcp://127.0.0.1:15558"}, "tcp://127.0.0.1:15658"},
+		"any event port":              {[]string{"--events", "tcp://127.0.0.1:*"}, "tcp://127.0.0.1:*"},
+		"no port left above":          {[]string{"--events", "tcp://127.0.0.1:65500"}, "tcp://*:5657"},
+		"a Unix socket":               {[]string{"--events", "ipc:///tmp/events"}, "tcp://*:5657"},
+		"the events of a subscriber":  {[]string{"--events", "tcp://127.0.0.1:7000", "--events-connect"}, "tcp://*:5657"},
+		"a replay socket of its own":  {[]string{"--events", "tcp://127.0.0.1:15558", "--replay", "none"}, "none"},
+		"a replay socket at no event": {[]string{"--events", "none"}, "tcp://*:5657"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			options := &simEngineOptions{}
+			flags := pflag.NewFlagSet("sim-engine", pflag.ContinueOnError)
+			options.addFlags(flags)
+			if err := flags.Parse(tc.arguments); err != nil {
+				t.Fatal(err)
+			}
+			if got := options.engineConfig().Events.Replay; got != tc.wantReplay {
+				t.Errorf("replay at %q, want %q", got, tc.wantReplay)
 			}
 		})
 	}
