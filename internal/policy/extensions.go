@@ -23,7 +23,7 @@ type NamespaceExtensions struct {
 type Extensions struct {
 	Hash AffinityHash
 	// SeedBlocks bounds the affinity seed to the first blocks of a chain.
-	// 0 = the whole chain.
+	// 0 = the whole chain, at most 4096.
 	SeedBlocks int
 	// MaxPressure is the pressure from which on affinity passes a replica
 	// over, in (0, 1]. 0 = never.

@@ -13,6 +13,9 @@ const ExtensionsVersion = 1
 // maxRevisionBytes bounds the revision a sender gives its extensions.
 const maxRevisionBytes = 64
 
+// maxSeedBlocks bounds how many blocks an affinity seed may be limited to.
+const maxSeedBlocks = 4096
+
 // DecodeExtensions reads the wire form of extensions as strictly as
 // DecodeSnapshot does, with the same kinds of errors.
 func DecodeExtensions(body []byte) (*ExtensionSet, error) {
@@ -100,8 +103,8 @@ func (e *NamespaceExtensions) set(name string, v value) error {
 	case "affinitySeedBlocks":
 		var n int32
 		err := integer(v, &n)
-		if err == nil && n < 0 {
-			err = errors.New("expected at least 0")
+		if err == nil && (n < 0 || n > maxSeedBlocks) {
+			err = fmt.Errorf("expected 0 to %d", maxSeedBlocks)
 		}
 		e.SeedBlocks = int(n)
 		return err

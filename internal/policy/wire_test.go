@@ -146,7 +146,8 @@ func TestDecodersRefuse(t *testing.T) {
 		"ext: an unknown way with equal holders": {
 			extensions(`"equalHolders":""`), extension + `policies[0].equalHolders: expected one of "Affinity", "Load"`,
 		},
-		"ext: a negative number of blocks": {extensions(`"affinitySeedBlocks":-1`), extension + "policies[0].affinitySeedBlocks: expected at least 0"},
+		"ext: a negative number of blocks": {extensions(`"affinitySeedBlocks":-1`), extension + "policies[0].affinitySeedBlocks: expected 0 to 4096"},
+		"ext: more blocks than a seed has": {extensions(`"affinitySeedBlocks":4097`), extension + "policies[0].affinitySeedBlocks: expected 0 to 4096"},
 		"ext: pressure above 1":            {extensions(`"affinityMaxPressure":1.1`), extension + "policies[0].affinityMaxPressure: expected 0 to 1"},
 		"ext: a long revision":             {`{"version":1,"revision":"` + strings.Repeat("r", 65) + `"}`, extension + "revision: expected at most 64 bytes"},
 		"ext: a revision with a line end":  {`{"version":1,"revision":"a\nb"}`, extension + "revision: expected visible ASCII"},
