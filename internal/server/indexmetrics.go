@@ -16,9 +16,11 @@ type indexCollector struct {
 	index           *index.Index
 	now             func() time.Time
 	models, tenants *labels
+	lookups         *lookupMetrics
 
-	mu   sync.Mutex
-	seen map[string]struct{} // labels of models that had keys once, guarded by mu
+	mu     sync.Mutex
+	seen   map[string]struct{} // labels of models that had keys once, guarded by mu
+	series modelSeries         // guarded by mu
 }
 
 // descriptions of what indexCollector emits.
@@ -43,8 +45,11 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
 
-func newIndexCollector(f family, x *index.Index, now func() time.Time, models, tenants *labels) *indexCollector {
-	c := &indexCollector{index: x, now: now, models: models, tenants: tenants, seen: make(map[string]struct{})}
+func newIndexCollector(f family, x *index.Index, now func() time.Time, lookups *lookupMetrics) *indexCollector {
+	c := &indexCollector{
+		index: x, now: now, models: lookups.models, tenants: lookups.tenants, lookups: lookups,
+		seen: make(map[string]struct{}),
+	}
 	f.registerer.MustRegister(c)
 	return c
 }
@@ -101,7 +106,8 @@ func (c *indexCollector) collectTotals(ch chan<- prometheus.Metric) {
 	countOnce(ch, indexEvictionsDesc, n.Evictions.TTLLFU, "lfu", "ttl")
 }
 
-// collectModels shows a model that lost its last key as 0.
+// collectModels shows a model that lost its last key as 0, and ends the series
+// of its lookups in time.
 func (c *indexCollector) collectModels(ch chan<- prometheus.Metric) {
 	keys := make(map[string]int64)
 	c.index.EachModel(func(model string, n int64) { keys[c.models.of(model, true)] += n })
@@ -110,8 +116,18 @@ func (c *indexCollector) collectModels(ch chan<- prometheus.Metric) {
 	for label := range keys {
 		c.seen[label] = struct{}{}
 	}
+	var gone []string
 	for label := range c.seen {
 		gauge(ch, entriesDesc, float64(keys[label]), label)
+		if keys[label] == 0 && label != otherLabel {
+			gone = append(gone, label)
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	for _, label := range c.series.expired(gone, c.lookups.callsByModel(), c.now()) {
+		c.lookups.forgetModel(label)
 	}
 }
 

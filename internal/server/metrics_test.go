@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
@@ -163,6 +164,55 @@ func TestHostileLabels(t *testing.T) {
 	if len(tenants) != 2 || !tenants["team"] || !tenants["__other__"] {
 		t.Errorf("tenant labels %v, want team and __other__", tenants)
 	}
+}
+
+// A model that is gone keeps its lookups on the page for ten minutes.
+func TestSeriesOfModelsThatAreGone(t *testing.T) {
+	h := start(t)
+	const gone = `{hint_used="true",model="m",reason_code="PREFIX_MATCH"}`
+	clear := &pb.CacheEvent{Type: pb.CacheEvent_ALL_CLEARED, TenantId: "team", ModelId: "m", ReplicaId: "w"}
+	other := h.update("w", "a", 64)
+	other.ModelId = "other"
+	h.report(h.update("w", "abcd", 64), other)
+	h.lookup(chain("abcd", 64))
+	h.wantMetric(`inferencecache_index_entries{model="m"}`, 4)
+	h.publish(clear)
+
+	// shown scrapes twice, since a page is gathered while series are deleted.
+	shown := func(when string, lookups ...string) {
+		t.Helper()
+		_ = h.series()
+		var got []string
+		for name := range h.series() {
+			if strings.HasPrefix(name, "inferencecache_lookup_route_") && strings.Contains(name, `model="m"`) {
+				got = append(got, strings.TrimPrefix(name, "inferencecache_lookup_route_"))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, lookups) {
+			t.Errorf("%s: %q, want %q", when, got, lookups)
+		}
+		h.wantMetric(`inferencecache_index_entries{model="m"}`, 0)
+	}
+	latency := `latency_seconds{model="m"}`
+	unknown := `calls_total{hint_used="false",model="m",reason_code="UNKNOWN_MODEL"}`
+	shown("at once", "calls_total"+gone, latency)
+	h.clock.Advance(9 * time.Minute)
+	shown("nine minutes later", "calls_total"+gone, latency)
+	h.lookup(chain("abcd", 64))
+	shown("asked for again", unknown, "calls_total"+gone, latency)
+	h.clock.Advance(9 * time.Minute)
+	shown("nine minutes after that", unknown, "calls_total"+gone, latency)
+	h.clock.Advance(time.Minute)
+	shown("ten minutes after that")
+	h.lookup(chain("abcd", 64))
+	shown("asked for once more", unknown, latency)
+
+	h.report(h.update("w", "abcd", 64))
+	h.lookup(chain("abcd", 64))
+	h.clock.Advance(20 * time.Minute)
+	_ = h.series()
+	h.wantMetric("inferencecache_lookup_route_calls_total"+gone, 1)
 }
 
 // TestClosedSetsExistFromTheStart lists the series of a server that has seen

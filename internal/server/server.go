@@ -116,7 +116,7 @@ func New(options Options) (*Server, error) {
 	indexConfig.Feed = s.observers.events
 	s.index = index.New(indexConfig)
 	s.followPolicies()
-	newIndexCollector(f, s.index, options.Now, models, tenants)
+	newIndexCollector(f, s.index, options.Now, s.lookups)
 	newReplicaCollector(f, s.index, options.Metrics.MaxReplicas, models, tenants)
 	f.gaugeFunc("index_hot_prefixes", "Prefixes matched often in the last ten to twenty minutes.",
 		func() float64 { return float64(s.HotPrefixes()) })
