@@ -534,8 +534,8 @@ func TestGW08TheTraceAloneTellsTheCause(t *testing.T) {
 	}
 	a := newEngine(t, "a", func(e *engine) { e.generate = answer("a") })
 	b := newEngine(t, "b", func(e *engine) { e.generate = answer("b") })
-	c := newEngine(t, "c", func(e *engine) { e.generate = answer("c") })
-	f := traced(t, gateway.Options{Lookuper: lookups}, a, b, c)
+	// With one replica beside the holder, equal waits leave nothing to chance.
+	f := traced(t, gateway.Options{Lookuper: lookups}, a, b)
 	steps := map[string]struct {
 		reason   string
 		holders  []string
@@ -555,7 +555,7 @@ func TestGW08TheTraceAloneTellsTheCause(t *testing.T) {
 			reason, holders = step.reason, step.holders
 			cached["a"] = step.cached
 			mu.Unlock()
-			list := replicas(a, b, c)
+			list := replicas(a, b)
 			list[0].Cordoned = step.cordoned
 			if err := f.SetReplicas(list); err != nil {
 				t.Fatal(err)
