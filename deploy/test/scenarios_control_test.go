@@ -180,7 +180,7 @@ func controllerScenarios() map[string]map[string]scenario {
 				         inferencecache_injection_total{result="injected",reason=""} 0+80x160`,
 			},
 			"opted out": {
-				series: `inferencecache_injection_total{result="skipped",reason="opt_out"} 0+90x160
+				series: `inferencecache_injection_total{result="skipped",reason="skip-inject-annotation"} 0+90x160
 				         inferencecache_injection_total{result="injected",reason=""} 0+10x160`,
 			},
 		},

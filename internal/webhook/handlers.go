@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,6 +73,7 @@ func Handlers(scheme *runtime.Scheme, o Options) (map[string]http.Handler, error
 	handlers := map[string]http.Handler{}
 	add := func(path string, hook *admission.Webhook) error {
 		hook.Handler = requests.count(path, hook.Handler)
+		hook.LogConstructor = func(logr.Logger, *admission.Request) logr.Logger { return logr.Discard() } // answers are counted
 		handler, err := admission.StandaloneWebhook(hook, admission.StandaloneOptions{})
 		handlers[path] = handler
 		return err

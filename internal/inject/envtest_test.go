@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build envtest
+
+package inject_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/inject"
+	"github.com/inferencecache/inference-cache/internal/kubetest"
+	"github.com/inferencecache/inference-cache/internal/webhook"
+)
+
+// start runs an API server that asks a handler about pods, in a namespace that
+// admits only restricted pods and has one backend for the domain d.
+func start(t *testing.T) (*kubetest.Cluster, *v1alpha1.CacheBackend) {
+	t.Helper()
+	cluster := kubetest.Start(t, "../../deploy/crds")
+	handler := inject.NewHandler(inject.HandlerOptions{Options: options(), Live: cluster.Client})
+	injecting, err := handler.Inject()
+	must(t, err)
+	stripping, err := handler.Strip()
+	must(t, err)
+	handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client})
+	must(t, err)
+	handlers[webhook.PodPath], handlers[webhook.StampsPath] = injecting, stripping
+	url, authority := kubetest.Serve(t, handlers)
+	registered := webhook.Registration(webhook.RegistrationOptions{Namespace: "ic", URL: url, CABundle: authority})
+	for _, object := range []client.Object{registered.Mutating, registered.StampPolicy, registered.StampBinding} {
+		must(t, cluster.Client.Create(t.Context(), object))
+	}
+	cluster.Namespace(t, "team", map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	cluster.Namespace(t, "ic", nil)
+	cluster.Namespace(t, "off", map[string]string{v1alpha1.LabelInjection: "disabled"})
+	backend := newBackend(vllm)
+	backend.UID, backend.Generation = "", 0
+	must(t, cluster.Client.Create(t.Context(), backend))
+	kubetest.Eventually(t, "pods are injected", func() error {
+		pod := restricted(newPod(vllm))
+		if err := cluster.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {
+			return err
+		}
+		if !injected(pod) {
+			return errNotYet
+		}
+		return nil
+	})
+	return cluster, backend
+}
+
+var errNotYet = errors.New("the pod was not injected")
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restricted makes the engine fit for a namespace with restricted pods.
+func restricted(p *corev1.Pod) *corev1.Pod {
+	p.Spec.ServiceAccountName = "default" // filled in by clusters before webhooks
+	for i := range p.Spec.Containers {
+		p.Spec.Containers[i].SecurityContext = &corev1.SecurityContext{
+			RunAsNonRoot: ptr(true), AllowPrivilegeEscalation: ptr(false),
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}
+	}
+	return p
+}
+
+func injected(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == inject.SidecarName })
+}
+
+func TestEnvtestInjection(t *testing.T) {
+	cluster, backend := start(t)
+	ctx := t.Context()
+	create := func(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+		t.Helper()
+		must(t, cluster.Client.Create(ctx, restricted(pod)))
+		return pod
+	}
+
+	t.Run("a restricted namespace takes every wired shape", func(t *testing.T) {
+		for name, shape := range shapes {
+			if name == "host-network" {
+				continue // restricted pods have their own network
+			}
+			pod := newPod(vllm, shape)
+			pod.OwnerReferences = nil
+			for i := range pod.Spec.InitContainers {
+				pod.Spec.InitContainers[i].SecurityContext = restricted(newPod(vllm)).Spec.Containers[0].SecurityContext
+			}
+			pod = create(t, pod)
+			if injected(pod) == (name == "existing-sidecar") {
+				t.Errorf("%s: injected %t, reason %q", name, injected(pod), pod.Annotations[v1alpha1.AnnotationInjectSkipped])
+			}
+			if name == "guaranteed" && pod.Status.QOSClass != corev1.PodQOSGuaranteed {
+				t.Errorf("a guaranteed pod became %s", pod.Status.QOSClass)
+			}
+		}
+	})
+	t.Run("the stamps name the live backend", func(t *testing.T) {
+		pod := create(t, newPod(vllm))
+		if pod.Annotations[v1alpha1.AnnotationInjectedBy] != "team/cache" || pod.Annotations[v1alpha1.AnnotationInjectedByUID] != string(backend.UID) ||
+			pod.Annotations[v1alpha1.AnnotationInjectedGeneration] != "1" || len(pod.Annotations[v1alpha1.AnnotationInjectedConfigHash]) != 16 {
+			t.Errorf("stamps are %v", pod.Annotations)
+		}
+	})
+	t.Run("a pod copied from a wired one is wired once", func(t *testing.T) {
+		pod := create(t, newPod(vllm))
+		again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "again-", Namespace: "team", Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}
+		must(t, cluster.Client.Create(ctx, again))
+		if len(again.Spec.InitContainers) != 1 || len(again.Spec.Volumes) != len(pod.Spec.Volumes) || !slices.Equal(again.Spec.Containers[0].Args, pod.Spec.Containers[0].Args) {
+			t.Errorf("%d sidecars, %d volumes, arguments %q", len(again.Spec.InitContainers), len(again.Spec.Volumes), again.Spec.Containers[0].Args)
+		}
+	})
+	t.Run("forged stamps are taken off without a domain", func(t *testing.T) {
+		pod := newPod(vllm, forged)
+		delete(pod.Labels, v1alpha1.LabelCacheDomain)
+		if pod = create(t, pod); pod.Annotations[v1alpha1.AnnotationInjectedBy] != "" || pod.Annotations["mine"] != "kept" {
+			t.Errorf("annotations are %v", pod.Annotations)
+		}
+	})
+	t.Run("forged stamps are taken off without a backend", func(t *testing.T) {
+		pod := newPod(vllm, forged)
+		pod.Labels[v1alpha1.LabelCacheDomain] = "nobody"
+		if pod = create(t, pod); pod.Annotations[v1alpha1.AnnotationInjectedByUID] != "" || injected(pod) {
+			t.Errorf("annotations are %v", pod.Annotations)
+		}
+	})
+	t.Run("an opt-out is kept", func(t *testing.T) {
+		pod := create(t, newPod(vllm, optOut("true")))
+		if injected(pod) || pod.Annotations[v1alpha1.AnnotationInjectSkipped] != inject.ReasonOptOut {
+			t.Errorf("injected %t, annotations %v", injected(pod), pod.Annotations)
+		}
+	})
+	t.Run("namespaces that are left alone", func(t *testing.T) {
+		for _, namespace := range []string{"ic", "kube-system", "off"} {
+			pod := newPod(vllm)
+			pod.Namespace = namespace
+			if pod = create(t, pod); injected(pod) || len(pod.Annotations) != 0 {
+				t.Errorf("%s: injected %t, annotations %v", namespace, injected(pod), pod.Annotations)
+			}
+		}
+	})
+	t.Run("two backends deny", func(t *testing.T) {
+		second := newBackend(vllm, named("second"))
+		second.Generation = 0
+		must(t, cluster.Client.Create(ctx, second))
+		if err := kubetest.Refused(cluster.Client.Create(ctx, restricted(newPod(vllm))), "cache, second"); err != nil {
+			t.Error(err)
+		}
+		must(t, cluster.Client.Delete(ctx, second))
+	})
+	t.Run("stamps do not change later", func(t *testing.T) { stampsStay(t, cluster, create(t, newPod(vllm))) })
+}
+
+func stampsStay(t *testing.T, cluster *kubetest.Cluster, pod *corev1.Pod) {
+	change := func(status bool, change func(map[string]string)) error {
+		changed := pod.DeepCopy()
+		change(changed.Annotations)
+		if status {
+			return cluster.Client.Status().Patch(t.Context(), changed, client.MergeFrom(pod), &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}})
+		}
+		return cluster.Client.Patch(t.Context(), changed, client.MergeFrom(pod), client.DryRunAll)
+	}
+	const refusal = "never change"
+	set := func(a map[string]string) { a[v1alpha1.AnnotationInjectedByUID] = "other" }
+	kubetest.Eventually(t, "the policy is in force", func() error { return kubetest.Refused(change(false, set), refusal) })
+	for name, tc := range map[string]struct {
+		status bool
+		change func(map[string]string)
+		want   string
+	}{
+		"through the status": {true, set, refusal},
+		"removed":            {false, func(a map[string]string) { delete(a, v1alpha1.AnnotationInjectedBy) }, refusal},
+		"added":              {false, func(a map[string]string) { a[v1alpha1.AnnotationInjectSkipped] = "x" }, refusal},
+		"another annotation": {false, func(a map[string]string) { a["mine"] = "new" }, ""},
+	} {
+		err := change(tc.status, tc.change)
+		if tc.want == "" && err != nil || tc.want != "" && kubetest.Refused(err, tc.want) != nil {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inject_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
+	"github.com/inferencecache/inference-cache/internal/inject"
+)
+
+// harness is a handler over some backends.
+type harness struct {
+	*inject.Handler
+	registry *prometheus.Registry
+}
+
+func newReader(t *testing.T, fault error, backends ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(backends...)
+	if fault != nil {
+		builder = builder.WithInterceptorFuncs(interceptor.Funcs{
+			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return fault },
+		})
+	}
+	return builder.Build()
+}
+
+func newHarness(o inject.HandlerOptions) harness {
+	h := harness{registry: prometheus.NewRegistry()}
+	o.Registerer = h.registry
+	h.Handler = inject.NewHandler(o)
+	return h
+}
+
+// answer asks about a pod and returns it as it is admitted.
+func answer(t *testing.T, handler http.Handler, object []byte) (*admissionv1.AdmissionResponse, *corev1.Pod) {
+	t.Helper()
+	body, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request:  &admissionv1.AdmissionRequest{UID: "1", Namespace: "team", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: object}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, request)
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(recorder.Body.Bytes(), &review); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{}
+	if len(review.Response.Patch) > 0 {
+		operations, err := jsonpatch.DecodePatch(review.Response.Patch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if object, err = operations.Apply(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := json.Unmarshal(object, pod); err != nil {
+		t.Fatal(err)
+	}
+	return review.Response, pod
+}
+
+func (h harness) ask(t *testing.T, pod *corev1.Pod) (*admissionv1.AdmissionResponse, *corev1.Pod) {
+	t.Helper()
+	handler, err := h.Inject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod = pod.DeepCopy()
+	pod.Namespace = "" // as requests have it
+	object, err := json.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer(t, handler, object)
+}
+
+// counted holds the metric against one series.
+func (h harness) counted(t *testing.T, result, reason string) {
+	t.Helper()
+	want := `
+# HELP inferencecache_injection_total Engine pods by what admission did with them; the reason is empty for pods that were wired without a warning.
+# TYPE inferencecache_injection_total counter
+inferencecache_injection_total{reason="` + reason + `",result="` + result + `"} 1
+`
+	if err := testutil.GatherAndCompare(h.registry, strings.NewReader(want), "inferencecache_injection_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func forged(p *corev1.Pod) {
+	p.Annotations = map[string]string{v1alpha1.AnnotationInjectedBy: "team/cache", v1alpha1.AnnotationInjectedByUID: "4c1f", "mine": "kept"}
+}
+
+func optOut(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { forged(p); p.Annotations[v1alpha1.AnnotationSkipInject] = value }
+}
+
+func named(name string) func(*v1alpha1.CacheBackend) {
+	return func(b *v1alpha1.CacheBackend) { b.Name, b.UID = name, "" }
+}
+
+func TestDecisions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		backends       []client.Object
+		pod            func(*corev1.Pod)
+		fault          error
+		registry       *adapter.Registry
+		result, reason string
+	}{
+		"one backend":                    {backends: []client.Object{newBackend(vllm)}, result: "injected"},
+		"one backend and a warning":      {backends: []client.Object{newBackend(vllm)}, pod: func(p *corev1.Pod) { p.Spec.HostNetwork = true }, result: "injected", reason: "host-network"},
+		"forged stamps of another":       {backends: []client.Object{newBackend(vllm)}, pod: forged, result: "injected"},
+		"no backend":                     {pod: forged, result: "passed", reason: "no-backend"},
+		"a backend of another domain":    {backends: []client.Object{newBackend(vllm)}, pod: func(p *corev1.Pod) { forged(p); p.Labels[v1alpha1.LabelCacheDomain] = "e" }, result: "passed", reason: "no-backend"},
+		"a backend of another namespace": {backends: []client.Object{newBackend(vllm, func(b *v1alpha1.CacheBackend) { b.Namespace = "other" })}, result: "passed", reason: "no-backend"},
+		"two backends":                   {backends: []client.Object{newBackend(vllm), newBackend(vllm, named("second"))}, result: "denied", reason: "ambiguous-backends"},
+		"a lookup that fails":            {fault: errors.New("the API server is away"), pod: forged, result: "failed", reason: "backend-lookup-failed"},
+		"a pod that opts out":            {backends: []client.Object{newBackend(vllm)}, pod: optOut("true"), result: "skipped", reason: "skip-inject-annotation"},
+		"an opt-out in other words":      {backends: []client.Object{newBackend(vllm)}, pod: optOut("please"), result: "skipped", reason: "skip-inject-annotation"},
+		"an opt-out that says no":        {backends: []client.Object{newBackend(vllm)}, pod: optOut("Disabled"), result: "injected"},
+		"an adapter that breaks":         {backends: []client.Object{newBackend(vllm)}, registry: adapter.NewRegistry(nil), pod: forged, result: "failed", reason: "internal-error"},
+		"an opt-out beats two backends":  {backends: []client.Object{newBackend(vllm), newBackend(vllm, named("second"))}, pod: optOut("1"), result: "skipped", reason: "skip-inject-annotation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, tc.fault, tc.backends...)})
+			if tc.registry != nil {
+				o := options()
+				o.Registry = tc.registry
+				h = newHarness(inject.HandlerOptions{Options: o, Live: newReader(t, tc.fault, tc.backends...)})
+			}
+			pod := newPod(vllm)
+			if tc.pod != nil {
+				tc.pod(pod)
+			}
+			response, got := h.ask(t, pod)
+			h.counted(t, tc.result, tc.reason)
+			if response.Allowed != (tc.result != "denied") {
+				t.Fatalf("allowed %t: %+v", response.Allowed, response.Result)
+			}
+			switch tc.result {
+			case "denied":
+				if !strings.Contains(response.Result.Message, "cache, second") {
+					t.Errorf("the answer does not name the backends: %s", response.Result.Message)
+				}
+				return
+			case "injected":
+				if got.Annotations[v1alpha1.AnnotationInjectedByUID] != "4c1f" || got.Annotations[v1alpha1.AnnotationInjectedConfigHash] == "" {
+					t.Errorf("stamps are %v", got.Annotations)
+				}
+				return
+			}
+			if got.Annotations[v1alpha1.AnnotationInjectedBy] != "" || got.Annotations[v1alpha1.AnnotationInjectedByUID] != "" {
+				t.Errorf("forged stamps stay: %v", got.Annotations)
+			}
+			if diff := cmp.Diff(pod.Spec, got.Spec); diff != "" {
+				t.Errorf("the pod was changed:\n%s", diff)
+			}
+			if want := tc.reason; tc.result != "passed" && got.Annotations[v1alpha1.AnnotationInjectSkipped] != want {
+				t.Errorf("reason on the pod %q, want %q", got.Annotations[v1alpha1.AnnotationInjectSkipped], want)
+			}
+		})
+	}
+}
+
+func TestACacheThatLagsIsNotBelieved(t *testing.T) {
+	h := newHarness(inject.HandlerOptions{Options: options(), Cached: newReader(t, nil), Live: newReader(t, nil, newBackend(vllm))})
+	h.ask(t, newPod(vllm))
+	h.counted(t, "injected", "")
+}
+
+func TestACacheThatKnowsSpares(t *testing.T) {
+	h := newHarness(inject.HandlerOptions{
+		Options: options(), Cached: newReader(t, nil, newBackend(vllm)), Live: newReader(t, errors.New("asked")),
+	})
+	h.ask(t, newPod(vllm))
+	h.counted(t, "injected", "")
+}
+
+func TestFieldsWeDoNotKnowStay(t *testing.T) {
+	h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil, newBackend(vllm))})
+	handler, err := h.Inject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := []byte(`{"metadata":{"generateName":"e-","labels":{"inferencecache.io/cache-domain":"d"}},` +
+		`"spec":{"later":{"field":1},"containers":[{"name":"vllm","image":"x","command":["vllm"],"newer":true}]}}`)
+	response, _ := answer(t, handler, object)
+	if len(response.Patch) == 0 || bytes.Contains(response.Patch, []byte("later")) || bytes.Contains(response.Patch, []byte("newer")) {
+		t.Errorf("the patch touches what is not ours: %s", response.Patch)
+	}
+}
+
+func TestAPodThatCannotBeReadIsAdmitted(t *testing.T) {
+	h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil)})
+	handler, err := h.Inject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, _ := answer(t, handler, []byte(`{"spec":{}}`))
+	if !response.Allowed {
+		t.Error("a pod without a label was refused")
+	}
+	body := strings.NewReader(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"spec":7}}}`)
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
+	request.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, request)
+	if !strings.Contains(recorder.Body.String(), `"allowed":true`) {
+		t.Errorf("answer %s, want admitted", recorder.Body)
+	}
+}
+
+func TestBreakerHoldsThePublisherBack(t *testing.T) {
+	backend := newBackend(vllm)
+	a, _ := adapter.Core().For(backend)
+	hash, err := inject.ConfigHash(backend, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.InjectionBreaker)
+		// results of pods 1, 10, 11 and 21 minutes after it opened
+		want []string
+	}{
+		"open":                {func(*v1alpha1.InjectionBreaker) {}, []string{"breaker-open", "", "breaker-open", ""}},
+		"closed":              {func(b *v1alpha1.InjectionBreaker) { b.Open = false }, []string{"", "", "", ""}},
+		"for another image":   {func(b *v1alpha1.InjectionBreaker) { b.Image = "other" }, []string{"", "", "", ""}},
+		"for an older wiring": {func(b *v1alpha1.InjectionBreaker) { b.ConfigHash = "0" }, []string{"", "", "", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := backend.DeepCopy()
+			breaker := &v1alpha1.InjectionBreaker{Open: true, Reason: "ImagePullBackOff", Since: &metav1.Time{Time: opened}, Image: options().Image, ConfigHash: hash}
+			tc.change(breaker)
+			b.Status.Injection = &v1alpha1.InjectionStatus{Breaker: breaker}
+			now := opened
+			h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil, b), Now: func() time.Time { return now }})
+			for i, minutes := range []time.Duration{1, 10, 11, 21} {
+				now = opened.Add(minutes * time.Minute)
+				_, got := h.ask(t, newPod(vllm))
+				if reason := got.Annotations[v1alpha1.AnnotationInjectSkipped]; reason != tc.want[i] {
+					t.Errorf("after %d minutes: reason %q, want %q", minutes, reason, tc.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestStampsWithoutADomainAreTakenOff(t *testing.T) {
+	h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, errors.New("asked"))})
+	handler, err := h.Strip()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := newPod(vllm, optOut("true"))
+	delete(pod.Labels, v1alpha1.LabelCacheDomain)
+	object, err := json.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, got := answer(t, handler, object)
+	want := map[string]string{"mine": "kept", v1alpha1.AnnotationSkipInject: "true"}
+	if diff := cmp.Diff(want, got.Annotations); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// FuzzPodInjection holds what must be true of every pod: twice is once, the
+// user's containers stay, and a pod that is not wired keeps its spec.
+func FuzzPodInjection(f *testing.F) {
+	for _, change := range shapes {
+		text, err := json.Marshal(newPod(vllm, change))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, true, false)
+		f.Add(text, false, true)
+	}
+	f.Fuzz(func(t *testing.T, text []byte, wanted, ordinary bool) {
+		pod := &corev1.Pod{}
+		if json.Unmarshal(text, pod) != nil {
+			return
+		}
+		o := options()
+		o.OrdinaryContainer = ordinary
+		for _, runtime := range []v1alpha1.EngineRuntime{vllm, sglang} {
+			backend := newBackend(runtime, events(func(e *v1alpha1.KVEventsSpec) { e.Inject = wanted }))
+			before := pod.DeepCopy()
+			once, outcome := inject.Pod(pod, backend, o)
+			if !cmp.Equal(before, pod) {
+				t.Fatal("the pod given was changed")
+			}
+			twice, again := inject.Pod(once, backend, o)
+			if !cmp.Equal(once, twice) || outcome.Reason != again.Reason {
+				t.Fatalf("twice is not once: %+v, then %+v\n%s", outcome, again, cmp.Diff(once, twice))
+			}
+			if outcome.Result != inject.Injected {
+				if !cmp.Equal(pod.Spec, once.Spec) {
+					t.Fatalf("not wired, but changed: %s", cmp.Diff(pod.Spec, once.Spec))
+				}
+				continue
+			}
+			checkKept(t, pod, once)
+		}
+	})
+}
+
+// checkKept holds a wired pod against the user's: only a flag may be new.
+func checkKept(t *testing.T, before, after *corev1.Pod) {
+	t.Helper()
+	kept := map[string]corev1.Container{}
+	for _, c := range after.Spec.Containers {
+		kept[c.Name] = c
+	}
+	for _, c := range before.Spec.Containers {
+		if c.Name == inject.SidecarName {
+			continue
+		}
+		got := kept[c.Name]
+		if len(got.Args) < len(c.Args) || len(got.Args) > len(c.Args)+2 || !cmp.Equal(c.Args, got.Args[:len(c.Args)]) && len(c.Args) > 0 {
+			t.Fatalf("arguments %q became %q", c.Args, got.Args)
+		}
+		got.Args = c.Args
+		if !cmp.Equal(c, got) {
+			t.Fatalf("container %s changed: %s", c.Name, cmp.Diff(c, got))
+		}
+	}
+}

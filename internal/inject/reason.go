@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+// Result is what became of a pod.
+type Result string
+
+// Results.
+const (
+	Injected Result = "injected"
+	Skipped  Result = "skipped"
+	Failed   Result = "failed"
+	// Denied pods are selected by several backends.
+	Denied Result = "denied"
+	// Passed pods are selected by none.
+	Passed Result = "passed"
+)
+
+// Reasons why a pod is not wired.
+const (
+	ReasonOptOut                  = "skip-inject-annotation"
+	ReasonSubscriberImageUnset    = "subscriber-image-unset"
+	ReasonModelIDUnset            = "model-id-unset"
+	ReasonSidecarPresent          = "sidecar-present"
+	ReasonAdapterUnsupported      = "adapter-unsupported"
+	ReasonBindingUnsupported      = "binding-unsupported"
+	ReasonEngineContainerNotFound = "engine-container-not-found"
+	ReasonEngineArgsConflict      = "engine-args-conflict"
+	ReasonReservedNameConflict    = "reserved-name-conflict"
+	ReasonOSUnsupported           = "os-unsupported"
+	ReasonBreakerOpen             = "breaker-open"
+	ReasonBackendLookupFailed     = "backend-lookup-failed"
+	ReasonInternalError           = "internal-error"
+	ReasonAmbiguous               = "ambiguous-backends"
+	ReasonNoBackend               = "no-backend"
+)
+
+// Warnings about pods that are wired.
+const (
+	WarnKVEventsConfigMissing    = "kv-events-config-missing"
+	WarnKVEventsDisabled         = "kv-events-disabled"
+	WarnKVEventsConfigUnreadable = "kv-events-config-unreadable"
+	WarnEngineCommandOpaque      = "engine-command-opaque"
+	WarnPrefixCachingOff         = "prefix-caching-off"
+	WarnPageSizeOne              = "page-size-one"
+	WarnHostNetwork              = "host-network"
+)
+
+// Outcome is what became of a pod, and why.
+type Outcome struct {
+	Result Result
+	// Reason is the code of a pod that is not wired; empty if it is.
+	Reason string
+	// Message explains the reason to people.
+	Message string
+	// Warnings are codes, in the order of the constants.
+	Warnings []string
+}
+
+func skip(reason, message string) Outcome {
+	return Outcome{Result: Skipped, Reason: reason, Message: message}
+}
