@@ -6,10 +6,13 @@
 package jsonscan
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 )
 
 // MaxDepth is the deepest nesting of arrays and objects accepted.
@@ -64,6 +67,9 @@ func Array(data []byte, visit func(value []byte) error) error {
 // Uint32s appends the elements of an array of unsigned integers to dst. Any
 // other element is an error.
 func Uint32s(dst []uint32, data []byte) ([]uint32, error) {
+	if out, ok := compactUint32s(dst, data); ok {
+		return out, nil
+	}
 	err := Array(data, func(value []byte) error {
 		number, ok := parseUint32(value)
 		if !ok {
@@ -73,6 +79,37 @@ func Uint32s(dst []uint32, data []byte) ([]uint32, error) {
 		return nil
 	})
 	return dst, err
+}
+
+// compactUint32s is Uint32s for arrays as encoders write them: no space but one
+// after each comma. False means that data needs a closer look.
+func compactUint32s(dst []uint32, data []byte) ([]uint32, bool) {
+	if len(data) < 3 || data[0] != '[' || data[len(data)-1] != ']' {
+		return nil, false
+	}
+	dst = slices.Grow(dst, bytes.Count(data, []byte{','})+1)
+	data = data[1:]
+	for len(data) > 0 {
+		n, number := 0, uint64(0)
+		for ; n <= 10 && data[n]-'0' <= 9; n++ { // ends at the bracket
+			number = number*10 + uint64(data[n]-'0')
+		}
+		if n == 0 || number > math.MaxUint32 || data[0] == '0' && n > 1 {
+			return nil, false
+		}
+		dst = append(dst, uint32(number))
+		switch {
+		case n+1 == len(data):
+			return dst, true
+		case data[n] != ',':
+			return nil, false
+		}
+		data = data[n+1:]
+		if data[0] == ' ' {
+			data = data[1:]
+		}
+	}
+	return nil, false
 }
 
 // String decodes a raw JSON string. False means that value is no string.
@@ -244,6 +281,9 @@ func (s *scanner) array(visit func(value []byte) error) error {
 		return nil
 	}
 	for {
+		if visit == nil {
+			s.integers()
+		}
 		start := s.pos
 		if err := s.value(); err != nil {
 			return err
@@ -264,6 +304,23 @@ func (s *scanner) array(visit func(value []byte) error) error {
 		default:
 			return s.fail("a comma or the end of an array")
 		}
+	}
+}
+
+// integers moves past elements of an array that are unsigned integers with a
+// comma after them, up to the next element.
+func (s *scanner) integers() {
+	data := s.data
+	for start := s.pos; start < len(data); start = s.pos {
+		i := start
+		for i < len(data) && data[i]-'0' <= 9 {
+			i++
+		}
+		if i == start || i == len(data) || data[i] != ',' || data[start] == '0' && i > start+1 {
+			return
+		}
+		s.pos = i + 1
+		s.space()
 	}
 }
 

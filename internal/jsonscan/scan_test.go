@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -66,7 +67,14 @@ func TestUint32s(t *testing.T) {
 	}{
 		"plain":        {data: "[1, 2,4294967295]", want: []uint32{1, 2, 4294967295}, ok: true},
 		"empty":        {data: "[]", ok: true},
+		"compact":      {data: "[0,10,4294967295]", want: []uint32{0, 10, 4294967295}, ok: true},
+		"wide":         {data: " [1 ,\n2,  3 ] ", want: []uint32{1, 2, 3}, ok: true},
 		"too large":    {data: "[4294967296]"},
+		"far too long": {data: "[1,00000000001]"},
+		"leading zero": {data: "[1,01,2]"},
+		"no element":   {data: "[1,,2]"},
+		"a last comma": {data: "[1,2,]"},
+		"more after":   {data: "[1,2]]"},
 		"negative":     {data: "[-1]"},
 		"fraction":     {data: "[1.0]"},
 		"string":       {data: `["1"]`},
@@ -117,4 +125,39 @@ func FuzzObject(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzUint32s compares with encoding/json, which takes null for a number.
+func FuzzUint32s(f *testing.F) {
+	for _, seed := range []string{`[1,2,3]`, `[1, 2]`, `[]`, `[01]`, `[4294967296]`, `[1,]`, `[1]]`, ` [ 1 , 2 ] `, `[1.0]`, `[99999999999,1]`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if bytes.Contains(data, []byte("null")) {
+			return
+		}
+		got, err := Uint32s(nil, data)
+		var want []uint32
+		if wantErr := json.Unmarshal(data, &want); (err == nil) != (wantErr == nil) {
+			t.Fatalf("error %v, want %v", err, wantErr)
+		}
+		if err == nil && !slices.Equal(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	})
+}
+
+func BenchmarkUint32sOfObject(b *testing.B) {
+	data := []byte(`{"tokens":[` + strings.Repeat("1234,", 1<<16) + `1]}`)
+	b.SetBytes(int64(len(data)))
+	var tokens []uint32
+	for b.Loop() {
+		err := Object(data, func(_, value []byte) (err error) {
+			tokens, err = Uint32s(tokens[:0], value)
+			return err
+		})
+		if err != nil || len(tokens) != 1<<16+1 {
+			b.Fatal(err)
+		}
+	}
 }
