@@ -5,6 +5,8 @@ package inject_test
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -327,5 +329,26 @@ func TestOverrides(t *testing.T) {
 				t.Errorf("%+v with %s, want %s", outcome, args, tc.want)
 			}
 		})
+	}
+}
+
+// The page for people who meet a reason has each of them.
+func TestEveryReasonIsDocumented(t *testing.T) {
+	source, err := os.ReadFile("reason.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/injection.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := regexp.MustCompile(`(?m)^\t(?:Reason|Warn)\w+ += "([a-z-]+)"$`).FindAllStringSubmatch(string(source), -1)
+	if len(codes) < 20 {
+		t.Fatalf("found only %d codes", len(codes))
+	}
+	for _, code := range codes {
+		if !strings.Contains(string(page), "| `"+code[1]+"` |") {
+			t.Errorf("docs/injection.md has no row for %s", code[1])
+		}
 	}
 }

@@ -29,11 +29,12 @@ func (s *Sidecar) handler() http.Handler {
 }
 
 func (s *Sidecar) serveReady(w http.ResponseWriter, _ *http.Request) {
-	if s.fault != nil {
-		writeText(w, http.StatusServiceUnavailable, "not ready: "+s.fault.Error()+"\n")
+	pub, fault := s.state()
+	if fault != nil {
+		writeText(w, http.StatusServiceUnavailable, "not ready: "+fault.Error()+"\n")
 		return
 	}
-	status := s.pub.Status()
+	status := pub.Status()
 	if status.Ready() {
 		writeText(w, http.StatusOK, "ok\n")
 		return
@@ -51,12 +52,13 @@ func (s *Sidecar) serveReady(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Sidecar) serveStatus(w http.ResponseWriter, _ *http.Request) {
-	if s.fault != nil {
-		writeText(w, http.StatusServiceUnavailable, s.fault.Error()+"\n")
+	pub, fault := s.state()
+	if fault != nil {
+		writeText(w, http.StatusServiceUnavailable, fault.Error()+"\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.pub.Status()) // the client may be gone
+	_ = json.NewEncoder(w).Encode(pub.Status()) // the client may be gone
 }
 
 func writeText(w http.ResponseWriter, code int, text string) {

@@ -33,8 +33,8 @@ type Options struct {
 	HTTPAddress string
 	// Credentials are shown to servers and check them. Default none.
 	Credentials credential.Options
-	// KeepRunning makes Run wait for its context where options are wrong,
-	// unready but alive. Default false.
+	// KeepRunning keeps Run alive, unready, where options are wrong. Files that
+	// are missing are looked for again at every ResolveInterval. Default false.
 	KeepRunning bool
 	// Fault is one the caller found; New treats it as its own. Default none.
 	Fault error

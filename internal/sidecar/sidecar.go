@@ -24,22 +24,34 @@ const httpGrace = time.Second
 // Sidecar is one publisher process.
 type Sidecar struct {
 	options  Options
-	fault    error // why there is no publisher; nil if there is
-	pub      *publisher.Publisher
-	servers  *servers
 	listener net.Listener // nil without HTTP
+
+	mu    sync.Mutex
+	fault error // why there is no publisher; nil if there is; guarded by mu
+	// waiting means that the fault may go away: files that come later. Guarded
+	// by mu.
+	waiting bool
+	pub     *publisher.Publisher // guarded by mu
+	servers *servers             // written before pub; used by Run alone
+}
+
+// state returns the publisher, or why there is none.
+func (s *Sidecar) state() (*publisher.Publisher, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pub, s.fault
 }
 
 // New checks the options and binds the HTTP address. The error is ErrOptions
 // for options that cannot work.
 func New(options Options) (*Sidecar, error) {
 	s := &Sidecar{options: options.withDefaults()}
+	s.options.Registry.MustRegister(version.Collector("publisher"))
 	if err := s.build(); err != nil {
 		if !options.KeepRunning {
 			return nil, err
 		}
 		s.options.Logger.Error("running without a publisher", "error", err)
-		s.fault = err
 	}
 	if s.options.HTTPAddress != "" {
 		var err error
@@ -50,32 +62,62 @@ func New(options Options) (*Sidecar, error) {
 	return s, nil
 }
 
+// build makes the publisher, or keeps why it cannot.
 func (s *Sidecar) build() error {
 	o := s.options
-	o.Registry.MustRegister(version.Collector("publisher"))
 	addresses, client, err := o.check()
 	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fault, s.waiting = err, o.Fault == nil
 		return err
 	}
-	s.pub, err = publisher.New(o.Publisher, nil, publisher.Deps{
+	pub, err := publisher.New(o.Publisher, nil, publisher.Deps{
 		Logger:     o.Logger,
 		Registerer: o.Registry,
 		Version:    o.Version,
 	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrOptions, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting = false; err != nil {
+		s.fault = fmt.Errorf("%w: %w", ErrOptions, err)
+		return s.fault
 	}
 	s.servers = &servers{
 		addresses:     addresses,
 		resolver:      o.Resolver,
 		dial:          dialer(client),
 		authorization: client.Authorization,
-		adopt:         s.pub.SetTargets,
+		adopt:         pub.SetTargets,
 		logger:        o.Logger,
 		conns:         map[string]*grpc.ClientConn{},
 		known:         map[address][]string{},
 	}
+	s.pub, s.fault = pub, nil
 	return nil
+}
+
+// await tries again until there is a publisher, and returns nil if ctx ends
+// before.
+func (s *Sidecar) await(ctx context.Context) *publisher.Publisher {
+	ticker := time.NewTicker(s.options.ResolveInterval)
+	defer ticker.Stop()
+	for {
+		if pub, fault := s.state(); fault == nil {
+			return pub
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		s.mu.Lock()
+		waiting := s.waiting
+		s.mu.Unlock()
+		if waiting && s.build() == nil {
+			s.options.Logger.Info("the options work now")
+		}
+	}
 }
 
 // HTTPAddress is where HTTP is served; empty without.
@@ -101,15 +143,15 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		defer tasks.Wait()
 		defer closeHTTP(web)
 	}
-	if s.fault != nil {
-		<-ctx.Done()
+	pub := s.await(ctx)
+	if pub == nil {
 		return failure(ctx)
 	}
 	defer s.servers.close()
 	var resolving sync.WaitGroup
 	defer resolving.Wait()
 	resolving.Go(func() { s.servers.run(ctx, s.options.ResolveInterval) })
-	if err := s.pub.Run(ctx); err != nil {
+	if err := pub.Run(ctx); err != nil {
 		cancel(err)
 		return err
 	}

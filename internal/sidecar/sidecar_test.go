@@ -34,6 +34,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/ingest"
 	"github.com/inferencecache/inference-cache/internal/publisher"
+	"github.com/inferencecache/inference-cache/internal/testcert"
 	"github.com/inferencecache/inference-cache/internal/zmtp"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
@@ -330,6 +331,31 @@ func TestKeepRunning(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d", path, code, body, want)
 		}
 	}
+	stop()
+}
+
+// An authority that is published after the pod started is picked up without a
+// restart.
+func TestKeepRunningUntilTheAuthorityComes(t *testing.T) {
+	authority := testcert.NewAuthority(t)
+	certificate := authority.Issue(t, "127.0.0.1")
+	server := startServer(t, "127.0.0.1:0", grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	s, stop := start(t, Options{
+		Publisher: config(t), Servers: []string{server}, KeepRunning: true, ResolveInterval: 10 * time.Millisecond,
+		Credentials: credential.Options{CAFile: file},
+	})
+	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "ca.crt") {
+		t.Errorf("without the authority: %d %q, want the file named", code, body)
+	}
+	text, err := os.ReadFile(authority.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "ready", func() bool { code, _ := get(t, s, "/readyz"); return code == http.StatusOK })
 	stop()
 }
 
