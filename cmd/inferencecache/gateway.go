@@ -51,7 +51,9 @@ ID is the name under which the replica's publisher reports blocks: the pod name
 in Kubernetes, else the engine's host:port. rank pins requests to one
 data-parallel rank, whose ID ends in #N. model is needed only for engines
 without /v1/models. A replica with another uid than before starts without any
-state. caller reserves a replica for callers of a tenant; a cordoned one finishes
+state. prefill and decode replicas of one model share a request: one computes the
+prompt, the other one answers (vLLM with NIXL, SGLang with bootstrap; the other
+end's bootstrap-port is 8998 by default). caller reserves a replica for callers of a tenant; a cordoned one finishes
 what it has and gets nothing new.
 
 ` + traceHelp + `
@@ -93,6 +95,7 @@ func (o *gatewayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&g.StickyHeader, "sticky-header", "", "header with a key whose requests stay on one replica while it has room")
 	flags.StringVar(&g.StickyField, "sticky-field", "", "member of the body with such a key")
 	flags.BoolVar(&g.Warmup, "warmup", false, "send new replicas a share of the requests whose prefix they do not hold")
+	flags.IntVar(&g.PDMinUncached, "pd-min-uncached", 256, "least uncached prompt tokens that a prefill replica computes for a decode replica")
 	flags.IntVar(&g.MaxConnections, "max-connections", 10_000, "most client connections")
 	addAccessFlags(flags, &g.Access)
 	o.trace.addFlags(flags)
@@ -106,6 +109,7 @@ func (o *gatewayOptions) addTimeouts(flags *pflag.FlagSet) {
 	flags.DurationVar(&t.HeaderRead, "header-read-timeout", 10*time.Second, "longest time to read the headers of a request")
 	flags.DurationVar(&t.BodyRead, "body-read-timeout", 60*time.Second, "longest time to read a request body")
 	flags.DurationVar(&t.FirstByte, "first-byte-timeout", 300*time.Second, "longest wait for an answer to begin")
+	flags.DurationVar(&t.PDPrefill, "pd-prefill-timeout", 60*time.Second, "longest time for a prefill replica to compute a prompt")
 	flags.DurationVar(&t.Idle, "idle-timeout", 120*time.Second, "longest pause within an answer")
 	flags.DurationVar(&t.Queue, "queue-timeout", 5*time.Second, "longest wait for a place among the requests under way")
 	flags.DurationVar(&t.Drain, "drain-timeout", 300*time.Second, "how long requests at a replica that was removed may go on")
@@ -142,6 +146,9 @@ func (c *cli) runGateway(ctx context.Context, o *gatewayOptions, flags *pflag.Fl
 	options.Logger = logger
 	if options.UsageSample == 0 {
 		options.UsageSample = -1
+	}
+	if options.PDMinUncached == 0 {
+		options.PDMinUncached = -1
 	}
 	if options.QueueLimit == 0 {
 		options.QueueLimit = -1

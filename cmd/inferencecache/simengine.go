@@ -32,6 +32,7 @@ type simEngineOptions struct {
 	config         engine.Config
 	runtime        string
 	events         string
+	role           string
 	printAddresses bool
 	exitWithStdin  bool
 }
@@ -82,6 +83,10 @@ func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&config.Timing.Speed, "speed", 1, "divides all times")
 	flags.Uint64Var(&config.AnswerSeed, "answer-seed", 0, "chooses the answers; engines with equal seeds answer alike")
 
+	flags.StringVar(&o.role, "role", "single", "part in split prefill and decode: single, prefill or decode")
+	flags.StringVar(&config.BootstrapListen, "bootstrap-listen", "127.0.0.1:8998", "address where decode engines meet an SGLang prefill engine")
+	flags.DurationVar(&config.HoldFor, "transfer-ttl", 480*time.Second, "how long a vLLM engine keeps blocks for a decode engine")
+
 	flags.BoolVar(&config.HideCachedTokens, "hide-cached-tokens", false, "leave cached tokens out of usage")
 	flags.BoolVar(&config.Faults, "faults", false, "inject faults asked for at POST /sim/fault")
 	flags.BoolVar(&o.printAddresses, "print-addresses", false, "print the addresses as one JSON line on stdout")
@@ -91,6 +96,9 @@ func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
 func (o *simEngineOptions) engineConfig() engine.Config {
 	config := o.config
 	config.Runtime = httpapi.Runtime(o.runtime)
+	if o.role != "single" {
+		config.Role = httpapi.Role(o.role)
+	}
 	config.NoEvents = o.events == eventsock.NoReplay
 	config.Events.Endpoint = o.events
 	if config.Events.Replay == "" {
@@ -121,6 +129,8 @@ type simEngineAddresses struct {
 	HTTP   string `json:"http"`
 	Events string `json:"events,omitempty"`
 	Replay string `json:"replay,omitempty"`
+	// Bootstrap is where decode engines meet an SGLang prefill engine.
+	Bootstrap string `json:"bootstrap,omitempty"`
 }
 
 func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error {
@@ -139,7 +149,7 @@ func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error
 	if options.exitWithStdin {
 		ctx = c.untilStdinCloses(ctx)
 	}
-	addresses := simEngineAddresses{HTTP: running.URL(), Events: running.EventsEndpoint(), Replay: running.ReplayEndpoint()}
+	addresses := simEngineAddresses{HTTP: running.URL(), Events: running.EventsEndpoint(), Replay: running.ReplayEndpoint(), Bootstrap: running.BootstrapAddress()}
 	logger.Info("simulated engine serves", "http", addresses.HTTP, "events", addresses.Events, "replay", addresses.Replay)
 	if options.printAddresses {
 		if err := json.NewEncoder(c.stdout).Encode(addresses); err != nil {

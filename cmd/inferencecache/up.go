@@ -20,6 +20,8 @@ type upOptions struct {
 	engines        []string
 	config         standalone.Config // what flags say
 	lookupTimeout  time.Duration
+	pdMinUncached  int
+	pdTimeout      time.Duration
 	printAddresses bool
 	exitWithStdin  bool
 	trace          traceOptions
@@ -59,6 +61,8 @@ func (o *upOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.config.Routing.Policy, "policy", "hint", "hint, round_robin, random, least_load or power_of_two")
 	flags.BoolVar(&o.config.Routing.ExposeReplica, "expose-replica", false, "add x-inference-cache-replica and -reason to responses")
 	flags.DurationVar(&o.lookupTimeout, "lookup-timeout", 5*time.Millisecond, "bound of one index lookup")
+	flags.IntVar(&o.pdMinUncached, "pd-min-uncached", 256, "least uncached prompt tokens that a prefill engine computes for a decode engine, from 1")
+	flags.DurationVar(&o.pdTimeout, "pd-prefill-timeout", 60*time.Second, "longest time for a prefill engine to compute a prompt")
 	flags.StringVar(&o.config.Tokenizer.Mode, "tokenizer", "engine", "engine: ask the engine; ids: only token-id prompts get hints")
 	o.trace.addFlags(flags)
 	flags.BoolVar(&o.printAddresses, "print-addresses", false, "print the addresses in use as one JSON line on standard output")
@@ -76,14 +80,16 @@ func (o *upOptions) load(flags *pflag.FlagSet) (standalone.Config, error) {
 		config = loaded
 	}
 	for name, apply := range map[string]func(){
-		"listen":         func() { config.Listen = o.config.Listen },
-		"admin":          func() { config.Admin = o.config.Admin },
-		"grpc":           func() { config.GRPC = o.config.GRPC },
-		"tenant":         func() { config.Tenant = o.config.Tenant },
-		"policy":         func() { config.Routing.Policy = o.config.Routing.Policy },
-		"expose-replica": func() { config.Routing.ExposeReplica = o.config.Routing.ExposeReplica },
-		"lookup-timeout": func() { config.Routing.LookupTimeout = standalone.Duration(o.lookupTimeout) },
-		"tokenizer":      func() { config.Tokenizer.Mode = o.config.Tokenizer.Mode },
+		"listen":             func() { config.Listen = o.config.Listen },
+		"admin":              func() { config.Admin = o.config.Admin },
+		"grpc":               func() { config.GRPC = o.config.GRPC },
+		"tenant":             func() { config.Tenant = o.config.Tenant },
+		"policy":             func() { config.Routing.Policy = o.config.Routing.Policy },
+		"expose-replica":     func() { config.Routing.ExposeReplica = o.config.Routing.ExposeReplica },
+		"lookup-timeout":     func() { config.Routing.LookupTimeout = standalone.Duration(o.lookupTimeout) },
+		"pd-min-uncached":    func() { config.Routing.PDMinUncached = standalone.Count(o.pdMinUncached) },
+		"pd-prefill-timeout": func() { config.Routing.PDPrefillTimeout = standalone.Duration(o.pdTimeout) },
+		"tokenizer":          func() { config.Tokenizer.Mode = o.config.Tokenizer.Mode },
 	} {
 		if flags.Changed(name) {
 			apply()

@@ -21,11 +21,13 @@ type accessLine struct {
 	DurationMS float64 `json:"duration_ms"`
 	BytesOut   int64   `json:"bytes_out"`
 	// The rest is left out for requests that engines do not answer.
-	BytesIn  int    `json:"bytes_in,omitempty"`
-	Tenant   string `json:"tenant,omitempty"`
-	Model    string `json:"model,omitempty"`
-	Stream   bool   `json:"stream,omitempty"`
-	Replica  string `json:"replica,omitempty"`
+	BytesIn int    `json:"bytes_in,omitempty"`
+	Tenant  string `json:"tenant,omitempty"`
+	Model   string `json:"model,omitempty"`
+	Stream  bool   `json:"stream,omitempty"`
+	Replica string `json:"replica,omitempty"`
+	// Prefill computed the prompt, if that was another replica.
+	Prefill  string `json:"prefill,omitempty"`
 	Origin   string `json:"origin,omitempty"`
 	Branch   string `json:"branch,omitempty"`
 	Reason   string `json:"reason_code,omitempty"`
@@ -67,6 +69,7 @@ func (x *exchange) describeAccess(line *accessLine) {
 	line.Model, line.Attempts = trace.Cut(x.fields.model, trace.MaxTextBytes), x.tracing.attempts
 	line.Replica, line.Origin = x.decision.Replica, string(x.decision.Origin)
 	line.Branch, line.Reason = string(x.decision.Prediction.Branch), x.decision.Prediction.ReasonCode
+	line.Prefill = x.pairing.prefill
 	r := x.relayed
 	if r == nil {
 		return

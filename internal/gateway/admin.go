@@ -110,6 +110,7 @@ type ReplicaState struct {
 	ID        string   `json:"id"`
 	Runtime   string   `json:"runtime"`
 	Tenant    string   `json:"tenant"`
+	Role      string   `json:"role"`
 	Models    []string `json:"models"`
 	BlockSize int64    `json:"block_size"`
 	Ready     bool     `json:"ready"`
@@ -149,7 +150,7 @@ func (g *Gateway) State() State {
 			continue // left just now
 		}
 		replica := ReplicaState{
-			ID: s.ID, Runtime: u.Runtime, Tenant: u.Tenant, BlockSize: u.blockSize.Load(),
+			ID: s.ID, Runtime: u.Runtime, Tenant: u.Tenant, Role: s.Role.String(), BlockSize: u.blockSize.Load(),
 			Ready: s.Ready, Draining: s.Draining, Cordoned: s.Cordoned, Asleep: s.Asleep, Dishonest: s.Dishonest, Breaker: s.Breaker.String(), Saturated: s.View.Saturated,
 			Inflight: s.View.Inflight, QueueTokens: s.View.QueueTokens, WaitSeconds: s.View.WaitSeconds,
 			PrefillRate: s.View.RateTokens, Models: []string{},

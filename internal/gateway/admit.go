@@ -25,11 +25,14 @@ type live struct {
 	shedAbove time.Duration
 	// policy and fallback are the names they were made from.
 	policy, fallback string
+	// pdMinUncached as in Options, from 0.
+	pdMinUncached int
 }
 
 func (o *Options) live() *live {
 	return &live{
 		hedgePercentile: o.HedgePercentile, shedAbove: o.ShedTTFT, policy: o.Policy, fallback: o.Fallback,
+		pdMinUncached: max(o.PDMinUncached, 0),
 	}
 }
 
@@ -38,7 +41,7 @@ func (o *Options) admission() admission.Settings {
 }
 
 // Apply makes the gateway go on with other options. Replicas, Policy, Fallback,
-// MaxInflight, QueueLimit, Timeouts.Queue, ShedTTFT, HedgePercentile and
+// MaxInflight, QueueLimit, Timeouts.Queue, ShedTTFT, HedgePercentile, PDMinUncached and
 // Trace.Switches take effect, all others need a new gateway. On an error, which
 // is an ErrOptions, nothing changes.
 func (g *Gateway) Apply(options Options) error {

@@ -72,7 +72,7 @@ func (g *Gateway) canary(ctx context.Context, of pool, prefer string) canaryResu
 func (g *Gateway) canaryReplicas(of pool, prefer string) []string {
 	table := g.pools.Load()
 	var replicas []string
-	for _, id := range g.fleet.ByLoad(nil, &routing.Request{Now: time.Now(), Model: of.model}) {
+	for _, id := range g.fleet.ByLoad(nil, &routing.Request{Now: time.Now(), Model: of.model, AnyRole: true}) {
 		switch {
 		case table.byReplica[id] != of.identity():
 		case id == prefer:
@@ -183,7 +183,7 @@ func canaryBody(model string, chat bool, repeats int) []byte {
 // sendCanary has the replica compute the canary, as load like any other.
 func (g *Gateway) sendCanary(ctx context.Context, c *canary, of pool, replica string) (status int, answer []byte, err error) {
 	decision, guard := g.fleet.Decide(&routing.Request{
-		Now: time.Now(), Model: of.model, Target: replica, PromptTokens: c.tokens, LoadOnly: true,
+		Now: time.Now(), Model: of.model, Target: replica, PromptTokens: c.tokens, LoadOnly: true, AnyRole: true,
 	})
 	if guard == nil {
 		return 0, nil, errors.New("replica is not eligible")

@@ -44,6 +44,16 @@ type attempt struct {
 	uncut func() bool
 	// decision is what led to it.
 	decision routing.Decision
+	// role is that of its leg. mark tells the engine ids of two legs apart.
+	role routing.Role
+	mark string
+	// body is sent in place of the client's, if it is set.
+	body []byte
+	// legs are those that it belongs to, nil for one alone.
+	legs *legs
+	// announced is set once the trace has its dispatch; retry500 also retries
+	// answers 500.
+	announced, retry500 bool
 	// trace records it under dispatchID.
 	trace      *trace.Attempt
 	dispatchID string
@@ -59,7 +69,9 @@ type attempt struct {
 	ended    bool
 
 	// kind classifies a failure; empty for an answer that may be relayed.
-	kind      string
+	kind string
+	// code is a finer cause, for the trace; default kind.
+	code      string
 	retryable bool
 	fault     *apiError
 }
@@ -130,7 +142,7 @@ func (x *exchange) run(a *attempt) {
 		return
 	}
 	a.response = response
-	if a.classifyStatus(response.StatusCode, x.gateway.options.Retry500); a.kind != "" {
+	if a.classifyStatus(response.StatusCode, x.gateway.options.Retry500 || a.retry500); a.kind != "" {
 		return
 	}
 	a.buffer = buffers.Get().(*[]byte)
@@ -155,7 +167,11 @@ func readSome(r io.Reader, p []byte) (int, error) {
 
 // engineRequest builds the request to a replica.
 func (x *exchange) engineRequest(ctx context.Context, a *attempt, u *upstream) *http.Request {
-	body := u.pinned(x.body)
+	body := x.body
+	if a.body != nil {
+		body = a.body
+	}
+	body = u.pinned(body)
 	target := *u.base
 	target.Path = x.route.path
 	request := &http.Request{
@@ -185,7 +201,7 @@ func (a *attempt) fail(err error) {
 		a.kind, a.fault = kindTimeout, upstreamTimeout()
 	case errors.Is(cause, errShutdown):
 		a.kind, a.fault = kindReset, draining()
-	case errors.Is(cause, errDrained):
+	case errors.Is(cause, errDrained), errors.Is(cause, errOtherLeg):
 		a.kind, a.retryable, a.fault = kindReset, true, upstreamFailed()
 	case cause != nil:
 		a.kind, a.fault = kindReset, upstreamFailed() // the client is gone
@@ -214,7 +230,7 @@ func (a *attempt) outcome(clientGone bool) routing.Outcome {
 	switch {
 	case clientGone:
 		return routing.Ignored
-	case a.kind == kindStatus429, a.upstream == nil, errors.Is(context.Cause(a.ctx), errDrained):
+	case a.kind == kindStatus429, a.upstream == nil, errors.Is(context.Cause(a.ctx), errDrained), errors.Is(context.Cause(a.ctx), errOtherLeg):
 		return routing.Ignored
 	case a.kind != "":
 		return routing.Failed

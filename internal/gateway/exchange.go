@@ -90,6 +90,7 @@ type exchange struct {
 	// relayed is the answer that went to the client; nil if none did.
 	relayed *relay
 	tracing tracing
+	pairing pairing
 }
 
 // serveRoute answers requests of one endpoint.
@@ -148,7 +149,7 @@ func (x *exchange) serve(ctx context.Context) {
 	ticket.Settle(cmp.Or(x.promptTokens, request.PromptBytes/bytesPerToken))
 	x.askForUsage()
 	g.metrics.overheadSeconds.WithLabelValues(x.route.endpoint).Observe(time.Since(received).Seconds())
-	x.dispatch(ctx, &request)
+	x.place(ctx, &request)
 }
 
 // routingRequest gathers what the choice of a replica rests on. It asks the
@@ -157,7 +158,7 @@ func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	request := routing.Request{
 		Now: time.Now(), Model: x.model.base, Adapter: x.model.adapter,
 		PromptBytes: len(x.body), LoadOnly: !x.route.generates, Target: x.steering.target,
-		Exclude: x.unfit(), Tenant: x.caller.Tenant, ShedAbove: x.gateway.live.Load().shedAbove,
+		AnyRole: !x.route.generates, Exclude: x.unfit(), Tenant: x.caller.Tenant, ShedAbove: x.gateway.live.Load().shedAbove,
 	}
 	if !x.route.generates {
 		return request
@@ -165,7 +166,7 @@ func (x *exchange) routingRequest(ctx context.Context) routing.Request {
 	request.Streamed = x.fields.stream
 	request.Sticky = x.stickyKey()
 	request.PromptBytes = x.prompt.Bytes()
-	if eligible := x.gateway.fleet.Eligible(nil, &request); len(eligible) > 1 {
+	if eligible := x.eligible(&request); len(eligible) > 1 {
 		request.Hint = x.hint(ctx, eligible)
 		request.PromptTokens = x.promptTokens
 		request.Chain = x.chain
@@ -237,6 +238,11 @@ func (x *exchange) noteDecision(request *routing.Request, decision routing.Decis
 	x.decision = decision
 	x.traceDecision(request, &decision)
 	x.noteTarget(&decision)
+	x.countDecision(&decision)
+}
+
+func (x *exchange) countDecision(decision *routing.Decision) {
+	m := x.gateway.metrics
 	branch := decision.Prediction.Branch
 	if branch == "" {
 		branch = routing.BranchNone
@@ -252,7 +258,7 @@ func (x *exchange) noteDecision(request *routing.Request, decision routing.Decis
 		if decision.Hint != routing.HintUnplaceable {
 			m.hints.WithLabelValues(string(routing.HintUnplaceable)).Inc()
 		}
-		x.gateway.warnUnplaceable(&decision)
+		x.gateway.warnUnplaceable(decision)
 	}
 	if decision.Move != routing.MoveNone {
 		m.moves.WithLabelValues(string(decision.Move)).Inc()
@@ -293,5 +299,5 @@ func (x *exchange) exposeDecision(header http.Header) {
 	if code := x.decision.Prediction.ReasonCode; code != "" {
 		reason += "; code=" + knownReason(code)
 	}
-	header.Set(headerReason, reason)
+	header.Set(headerReason, reason+x.pairing.reason())
 }

@@ -37,6 +37,11 @@ type Explanation struct {
 	BestOverlapTokens int            `json:"best_overlap_tokens"`
 	CandidatesTotal   int            `json:"candidates_total"`
 	Candidates        []ExplainedOne `json:"candidates"`
+	// PD says how a request with a decode replica would be served; left out
+	// without one. The choice above is that of the decode replica then, and
+	// Prefill that of the prefill replica, if one was looked for.
+	PD      string       `json:"pd,omitempty"`
+	Prefill *Explanation `json:"prefill,omitempty"`
 }
 
 // ExplainedOne is one candidate of an Explanation.
@@ -77,8 +82,33 @@ func (g *Gateway) serveExplain(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	asked := x.routingRequest(request.Context())
-	decision := g.fleet.Preview(&asked)
-	writeJSON(w, explain(x.model, &decision))
+	writeJSON(w, x.explain(&asked))
+}
+
+// explain previews the decision, both of them for two legs.
+func (x *exchange) explain(asked *routing.Request) Explanation {
+	fleet := x.gateway.fleet
+	if asked.Role == routing.RoleDecode {
+		pair := fleet.PreviewPair(asked, x.pairRules())
+		single := *asked
+		single.Role = routing.RoleSingle
+		if pair.Mode != routing.PairNone || len(fleet.Eligible(nil, &single)) == 0 {
+			return explainPair(x.model, &pair)
+		}
+		asked = &single
+	}
+	decision := fleet.Preview(asked)
+	return explain(x.model, &decision)
+}
+
+func explainPair(m resolved, pair *routing.Pair) Explanation {
+	e := explain(m, &pair.Decode.Decision)
+	e.PD = string(pair.Mode)
+	if pair.Asked {
+		prefill := explain(m, &pair.Prefill.Decision)
+		e.Prefill = &prefill
+	}
+	return e
 }
 
 // explainedCaller takes the caller tenant and what else a trusted client may

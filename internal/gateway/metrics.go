@@ -71,6 +71,8 @@ type metrics struct {
 	tokens        *prometheus.CounterVec // kind
 	parity        *prometheus.CounterVec // check, result
 	errorTokens   *prometheus.HistogramVec
+	pd            *prometheus.CounterVec // outcome
+	pdLegs        *prometheus.CounterVec // leg, result
 	matchRatio    prometheus.Observer
 	selectSeconds prometheus.Observer
 
@@ -111,6 +113,9 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		parity: faced.counters("routing_parity_total", "Checks of our tokens against the engines'.", "check", "result"),
 		errorTokens: faced.histograms("routing_prediction_error_tokens",
 			"Difference between predicted and reported reuse.", tokenBuckets, "sign"),
+		pd: faced.counters("routing_pd_total",
+			"Requests with a decode replica by how they were served, and what went wrong between two legs.", "outcome"),
+		pdLegs:        plain.counters("gateway_pd_legs_total", "Legs of requests with two, by how they ended.", "leg", "result"),
 		matchRatio:    faced.histogram("routing_match_ratio", "Predicted reuse over prompt length.", ratioBuckets),
 		selectSeconds: faced.histogram("routing_select_seconds", "Time to choose, without the lookup.", fastBuckets),
 
@@ -158,6 +163,12 @@ func (m *metrics) createClosedSets() {
 	m.decisions.WithLabelValues(string(routing.OriginLoadSpill), string(routing.BranchSpill))
 	create(m.lookups, lookupReasons)
 	create(m.hints, allHintOutcomes)
+	create(m.pd, pdOutcomes)
+	for _, leg := range []routing.Role{routing.RolePrefill, routing.RoleDecode} {
+		for _, result := range legResults {
+			m.pdLegs.WithLabelValues(leg.String(), result)
+		}
+	}
 	create(m.predictions, allSources)
 	for i := range routes {
 		m.queue.WithLabelValues(routes[i].endpoint)

@@ -53,6 +53,12 @@ type Replica struct {
 	// Tenant is the tenant of its blocks in the index; default
 	// Options.Tenant.
 	Tenant string
+	// Role is single, prefill or decode; default single. A prefill and a decode
+	// replica of one model share a request, see docs/pd-routing.md.
+	Role string
+	// BootstrapPort is where decode engines meet an SGLang prefill engine;
+	// default 8998.
+	BootstrapPort int
 	// MaxInflight bounds this gateway's requests to it; default no bound.
 	MaxInflight int
 	// Protocol is http1 or h2c, HTTP/2 without TLS; default http1. With https
@@ -127,6 +133,9 @@ type Options struct {
 	// StickyHeader and StickyField, a member of the body, hold a key whose
 	// requests stay on one replica while it has room; default none.
 	StickyHeader, StickyField string
+	// PDMinUncached is the least number of uncached prompt tokens that a prefill
+	// replica computes for a decode replica; default 256, negative = 0.
+	PDMinUncached int
 	// Warmup sends replicas that are new a share of the requests whose prefix
 	// they do not hold; default false.
 	Warmup bool
@@ -163,6 +172,8 @@ type Timeouts struct {
 	BodyRead time.Duration
 	// FirstByte bounds the wait for an answer's first byte; default 300s.
 	FirstByte time.Duration
+	// PDPrefill bounds the prefill of a request with two legs; default 60s.
+	PDPrefill time.Duration
 	// Idle bounds the time between bytes of an answer, and how long a client
 	// may take none; default 120s.
 	Idle time.Duration
@@ -192,6 +203,7 @@ func (o Options) withDefaults() Options {
 	defaults.Set(&o.Tenant, "local")
 	defaults.Set(&o.Tokenizer, TokenizeByEngine)
 	defaults.Set(&o.UsageSample, 10)
+	defaults.Set(&o.PDMinUncached, 256)
 	defaults.Set(&o.MaxBodyBytes, 10<<20)
 	defaults.Set(&o.MaxConnections, 10_000)
 	defaults.Set(&o.Timeouts.Lookup, 5*time.Millisecond)
@@ -199,6 +211,7 @@ func (o Options) withDefaults() Options {
 	defaults.Set(&o.Timeouts.HeaderRead, 10*time.Second)
 	defaults.Set(&o.Timeouts.BodyRead, 60*time.Second)
 	defaults.Set(&o.Timeouts.FirstByte, 300*time.Second)
+	defaults.Set(&o.Timeouts.PDPrefill, 60*time.Second)
 	defaults.Set(&o.Timeouts.Idle, 120*time.Second)
 	defaults.Set(&o.Timeouts.HealthInterval, 5*time.Second)
 	defaults.Set(&o.Timeouts.Health, 2*time.Second)
@@ -261,8 +274,11 @@ func validateReplicas(replicas []Replica) error {
 		if replica.Protocol == ProtocolH2C && strings.HasPrefix(replica.URL, "https:") {
 			return fmt.Errorf("replica %q: h2c is HTTP/2 without TLS: expected an http URL", replica.ID)
 		}
+		if err := replica.checkRole(); err != nil {
+			return fmt.Errorf("replica %q: %w", replica.ID, err)
+		}
 	}
-	return nil
+	return checkPairs(replicas)
 }
 
 // parseBaseURL accepts http://host:port and https://host:port only.

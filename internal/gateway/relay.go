@@ -43,10 +43,11 @@ func (x *exchange) relay(a *attempt) {
 	if err != nil && !gone {
 		outcome = routing.Failed
 	}
-	if errors.Is(err, errShutdown) || errors.Is(err, errDrained) {
+	if errors.Is(err, errShutdown) || errors.Is(err, errDrained) || errors.Is(err, errOtherLeg) {
 		outcome = routing.Ignored
 	}
 	a.guard.End(time.Now(), outcome)
+	a.legs.settle(err)
 	x.account(r)
 	x.traceOutcome(r, err)
 	if err != nil && !gone {
@@ -120,7 +121,7 @@ func (r *relay) upstreamError(err error) error {
 	switch cause := context.Cause(r.attempt.ctx); {
 	case cause == nil:
 		return err
-	case errors.Is(cause, errIdle), errors.Is(cause, errFirstByte), errors.Is(cause, errShutdown), errors.Is(cause, errDrained):
+	case errors.Is(cause, errIdle), errors.Is(cause, errFirstByte), errors.Is(cause, errShutdown), errors.Is(cause, errDrained), errors.Is(cause, errOtherLeg):
 		return cause
 	default:
 		return errClientGone
@@ -229,12 +230,15 @@ func (x *exchange) account(r *relay) {
 	if !r.counts {
 		return
 	}
-	reported := r.usage.last
+	decision, guard, reported := &x.decision, r.attempt.guard, r.usage.last
+	if r.attempt.legs != nil { // what is reused, is reused where the prompt is computed
+		decision, guard, reported = r.attempt.legs.reuse()
+	}
 	prompt := x.promptTokens
 	if prompt == 0 && reported != nil {
 		prompt = reported.PromptTokens
 	}
-	prediction := &x.decision.Prediction
+	prediction := &decision.Prediction
 	m.tokens.WithLabelValues("prompt").Add(float64(prompt))
 	m.tokens.WithLabelValues("best_overlap").Add(float64(prediction.BestOverlapTokens))
 	overlap := prediction.OverlapTokens
@@ -254,12 +258,12 @@ func (x *exchange) account(r *relay) {
 	} else {
 		m.tokens.WithLabelValues("engine_cached").Add(float64(max(cached, 0)))
 	}
-	x.checkParity(reported, cached, known)
+	x.checkParity(decision, reported, cached, known)
 	if known && !x.batch {
-		x.checkHonesty(r.attempt.guard, cached)
+		x.checkHonesty(guard, cached)
 	}
-	if reported != nil && reported.CompletionTokens > 1 && r.events {
-		perToken := r.lastAt.Sub(r.firstAt).Seconds() / float64(reported.CompletionTokens-1)
+	if told := r.usage.last; told != nil && told.CompletionTokens > 1 && r.events {
+		perToken := r.lastAt.Sub(r.firstAt).Seconds() / float64(told.CompletionTokens-1)
 		m.tpotSeconds.WithLabelValues(x.route.endpoint).Observe(perToken)
 	}
 }
@@ -286,19 +290,19 @@ func (x *exchange) checkHonesty(guard *routing.Guard, cached int) {
 	g.logger.Warn(what+"; its prefixes get no credit", "finding", finding.ReplicaDishonest, "replica", id)
 }
 
-func (x *exchange) checkParity(reported *usage, cached int, cachedKnown bool) {
+func (x *exchange) checkParity(decision *routing.Decision, reported *usage, cached int, cachedKnown bool) {
 	m := x.gateway.metrics
 	result := "skipped"
 	if reported != nil && x.promptTokens > 0 && !x.batch {
 		result = verdict(reported.PromptTokens == x.promptTokens)
-		if of, known := x.gateway.pools.Load().byReplica[x.decision.Replica]; known {
+		if of, known := x.gateway.pools.Load().byReplica[decision.Replica]; known {
 			x.gateway.parity.noteCount(of, reported.PromptTokens != x.promptTokens)
 		}
 	}
 	m.parity.WithLabelValues(checkCount, result).Inc()
 
 	result = "skipped"
-	prediction := &x.decision.Prediction
+	prediction := &decision.Prediction
 	if cachedKnown && prediction.ReasonCode == routing.ReasonPrefixMatch {
 		difference := prediction.OverlapTokens - cached
 		sign := "over"

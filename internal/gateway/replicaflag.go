@@ -9,7 +9,7 @@ import (
 )
 
 // ReplicaFlagSyntax documents ParseReplica.
-const ReplicaFlagSyntax = "ID=URL[,runtime=vllm|sglang|tensorrt-llm][,rank=N][,tenant=NAME][,model=ID][,max-inflight=N][,uid=TEXT][,protocol=http1|h2c][,caller=TENANT][,cordoned=true|false]"
+const ReplicaFlagSyntax = "ID=URL[,runtime=vllm|sglang|tensorrt-llm][,rank=N][,tenant=NAME][,model=ID][,role=single|prefill|decode][,bootstrap-port=N][,max-inflight=N][,uid=TEXT][,protocol=http1|h2c][,caller=TENANT][,cordoned=true|false]"
 
 // ParseReplica reads a replica from one line of text. model and caller may be
 // repeated.
@@ -42,6 +42,8 @@ func (r *Replica) set(key, value string) error {
 		r.Models = append(r.Models, value)
 	case "uid":
 		r.UID = value
+	case "role":
+		r.Role = value
 	case "protocol":
 		r.Protocol = value
 	case "caller":
@@ -52,18 +54,21 @@ func (r *Replica) set(key, value string) error {
 			return fmt.Errorf("cordoned=%.32q: expected true or false", value)
 		}
 		r.Cordoned = cordoned
-	case "rank", "max-inflight":
+	case "rank", "max-inflight", "bootstrap-port":
 		number, err := strconv.Atoi(value)
 		if err != nil || number < 0 {
 			return fmt.Errorf("%s=%s: expected a number from 0", key, value)
 		}
-		if key == "rank" {
+		switch key {
+		case "rank":
 			r.Rank = &number
-		} else {
+		case "bootstrap-port":
+			r.BootstrapPort = number
+		default:
 			r.MaxInflight = number
 		}
 	default:
-		return fmt.Errorf("unknown option %q: expected runtime, rank, tenant, model, max-inflight, uid, protocol, caller or cordoned", key)
+		return fmt.Errorf("unknown option %q: expected runtime, rank, tenant, model, role, bootstrap-port, max-inflight, uid, protocol, caller or cordoned", key)
 	}
 	return nil
 }

@@ -38,6 +38,8 @@ type fields struct {
 	// hasStreamOptions is set even if they are null.
 	hasStreamOptions bool
 	sticky           string
+	// transfer is set by a client that arranges a transfer of KV itself.
+	transfer bool
 }
 
 // readBody reads the whole body within its limits of size and time.
@@ -163,6 +165,7 @@ func (f *fields) set(key, value []byte) *apiError {
 			return &apiError{status: http.StatusBadRequest, code: codeForbiddenField, param: name,
 				message: "this field is not accepted from clients"}
 		}
+		f.transfer = f.transfer || !isNull && (name == "kv_transfer_params" || name == "bootstrap_room")
 	}
 	if !ok {
 		return invalidRequest(string(key), "unexpected type or length of "+string(key))

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/inferencecache/inference-cache/internal/engines"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
 
@@ -177,13 +178,13 @@ func (g *Gateway) SetReplicas(replicas []Replica) error {
 func (u *upstream) sameIdentity(r *Replica) bool {
 	sameRank := u.Rank == nil && r.Rank == nil || u.Rank != nil && r.Rank != nil && *u.Rank == *r.Rank
 	return sameRank && u.ID == r.ID && u.UID == r.UID && u.URL == r.URL && u.Runtime == r.Runtime &&
-		u.Protocol == r.Protocol && u.Tenant == r.Tenant && slices.Equal(u.Models, r.Models)
+		u.Protocol == r.Protocol && u.role() == r.role() && u.BootstrapPort == r.BootstrapPort && u.Tenant == r.Tenant && slices.Equal(u.Models, r.Models)
 }
 
 // describe tells the fleet about a replica.
 func (u *upstream) describe(r *Replica) routing.Replica {
 	return routing.Replica{
-		ID: r.ID, UID: u.uid, MaxInflight: r.MaxInflight, Cordoned: r.Cordoned, Tenants: r.CallerTenants,
+		ID: r.ID, UID: u.uid, Role: r.role(), Transport: r.transport(), NeedsPrefill: r.Runtime == engines.SGLang, MaxInflight: r.MaxInflight, Cordoned: r.Cordoned, Tenants: r.CallerTenants,
 	}
 }
 

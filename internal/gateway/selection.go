@@ -66,7 +66,9 @@ func (e *evidenceOf) overlap(c *routing.Candidate) trace.Maybe[int] {
 func (e *evidenceOf) best() trace.Maybe[int] {
 	tokens := e.decision.Prediction.BestOverlapTokens
 	for i := range e.decision.Candidates {
-		tokens = max(tokens, e.tokens(&e.decision.Candidates[i]))
+		if c := &e.decision.Candidates[i]; c.Gate != routing.GateRole { // others serve another leg
+			tokens = max(tokens, e.tokens(c))
+		}
 	}
 	switch {
 	case tokens > 0 || e.spoken:
@@ -103,7 +105,7 @@ func (x *exchange) recordSelection(a *trace.Attempt, request *routing.Request, d
 			s.Score(e.score(c))
 		}
 	}
-	if d.Prediction.Branch != "" {
+	if d.Prediction.Branch != "" || x.pdLocal(request) {
 		s.Predict(x.prediction(&e))
 	}
 	s.End(d.Replica, string(d.Origin), &trace.Details{
@@ -202,7 +204,7 @@ func (x *exchange) recordGates(s *trace.Selection, c *routing.Candidate, d *rout
 func (x *exchange) prediction(e *evidenceOf) *trace.Prediction {
 	p, hint := &e.decision.Prediction, &e.request.Hint
 	out := &trace.Prediction{
-		Source: string(cmp.Or(p.Source, routing.SourceNone)), Branch: string(p.Branch), ReasonCode: trace.Text(p.ReasonCode),
+		Source: string(cmp.Or(p.Source, routing.SourceNone)), Branch: string(cmp.Or(p.Branch, routing.BranchNone)), ReasonCode: trace.Text(p.ReasonCode),
 		Note: trace.Text(x.predictionNote(e)), Adapter: e.request.Adapter, BestOverlapBlocks: e.best(),
 	}
 	if hint.Took > 0 {
@@ -227,6 +229,8 @@ func (x *exchange) prediction(e *evidenceOf) *trace.Prediction {
 func (x *exchange) predictionNote(e *evidenceOf) string {
 	hint := &e.request.Hint
 	switch {
+	case x.pdLocal(e.request):
+		return trace.NotePDLocal
 	case hint.Without == routing.BranchParityFailed:
 		return trace.NoteParityFailed
 	case hint.Without == routing.BranchTokenizerUnavailable && x.tooLong:

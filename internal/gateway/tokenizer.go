@@ -128,7 +128,7 @@ func (g *Gateway) tokenizeEndpoints(name string) []tokenize.Endpoint {
 		return []tokenize.Endpoint{{URL: base.String()}}
 	}
 	found, _ := g.catalog.Resolve(name)
-	request := routing.Request{Now: time.Now(), Model: found.base, Adapter: found.adapter}
+	request := routing.Request{Now: time.Now(), Model: found.base, Adapter: found.adapter, AnyRole: true}
 	var endpoints []tokenize.Endpoint
 	for _, id := range g.fleet.ByLoad(nil, &request) {
 		u := g.roster.get(id)

@@ -134,25 +134,30 @@ func (x *exchange) traceHeader(header http.Header, of *trace.Attempt) {
 // traceDispatch records that an attempt is about to be sent. The load guard is
 // held.
 func (x *exchange) traceDispatch(a *attempt) {
+	if a.announced {
+		return
+	}
 	a.trace.Dispatch(&trace.Sent{
-		DispatchID: a.dispatchID, IDs: []trace.EngineID{{ID: x.engineID(a), Role: trace.RoleSingle}},
+		DispatchID: a.dispatchID, IDs: []trace.EngineID{{ID: x.engineID(a), Role: roleOf(a.role)}},
 	})
 }
 
 // engineID is the id of an attempt that the engine's logs carry.
-func (x *exchange) engineID(a *attempt) string { return x.rootID + "-" + a.dispatchID }
+func (x *exchange) engineID(a *attempt) string { return x.rootID + a.mark + "-" + a.dispatchID }
 
 // Error codes of failed attempts beside the kinds.
 const (
 	codeClientGone = "client_gone"
 	codeOvertaken  = "overtaken"
 	codeDrained    = "replica_left"
+	codeExpired    = "transfer_expired"
+	codeNothing    = "no_transfer"
 )
 
 // traceFailure records that an attempt failed, and what follows.
 func (x *exchange) traceFailure(ctx context.Context, a *attempt, willRetry bool, wait time.Duration) {
 	failed := trace.Failed{
-		Phase: trace.PhaseDispatch, ErrorCode: a.kind, Retryable: a.retryable, WillRetry: willRetry, Backoff: wait,
+		Phase: trace.PhaseDispatch, Role: roleOf(a.role), ErrorCode: cmp.Or(a.code, a.kind), Retryable: a.retryable, WillRetry: willRetry, Backoff: wait,
 	}
 	if a.upstream == nil {
 		failed.Phase, failed.ErrorCode = trace.PhaseAcquire, codeDrained
@@ -181,13 +186,13 @@ func (x *exchange) traceOutcome(r *relay, err error) {
 		if r.events {
 			phase = trace.PhaseStream
 		}
-		a.trace.Fail(&trace.Failed{Phase: phase, Status: status, ErrorCode: brokenAnswer(err).code})
+		a.trace.Fail(&trace.Failed{Phase: phase, Role: roleOf(a.role), Status: status, ErrorCode: brokenAnswer(err).code})
 	case err == nil && status >= http.StatusInternalServerError:
-		a.trace.Fail(&trace.Failed{Phase: trace.PhaseDispatch, Status: status, ErrorCode: kindStatus5xx})
+		a.trace.Fail(&trace.Failed{Phase: trace.PhaseDispatch, Role: roleOf(a.role), Status: status, ErrorCode: kindStatus5xx})
 	}
 	id, _ := a.guard.Replica()
 	outcome := trace.Outcome{
-		Status: status, Replica: trace.Text(id), Aborted: err != nil,
+		Status: status, Role: roleOf(a.role), Replica: trace.Text(id), Aborted: err != nil,
 		DurationMS: milliseconds(now.Sub(x.started)),
 	}
 	if !r.firstAt.IsZero() {
@@ -206,8 +211,17 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 
 // traceDecision records the selection that led to a decision.
 func (x *exchange) traceDecision(request *routing.Request, decision *routing.Decision) {
+	x.traceAttempt()
+	x.traceSelection(request, decision)
+}
+
+// traceAttempt begins the trace of another attempt.
+func (x *exchange) traceAttempt() {
 	x.tracing.attempt = x.tracing.request.Attempt(x.tracing.attempts)
 	x.tracing.attempts++
+}
+
+func (x *exchange) traceSelection(request *routing.Request, decision *routing.Decision) {
 	if x.tracing.attempt != nil {
 		x.recordSelection(x.tracing.attempt, request, decision)
 	}

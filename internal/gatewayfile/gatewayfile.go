@@ -32,16 +32,20 @@ type File struct {
 // Replica is one engine, or one data-parallel rank of an engine; see
 // gateway.Replica.
 type Replica struct {
-	ID          string            `yaml:"id"`
-	UID         string            `yaml:"uid"`
-	URL         string            `yaml:"url"`
-	Runtime     string            `yaml:"runtime"`
-	Rank        *configfile.Count `yaml:"rank"`
-	Models      []string          `yaml:"models"`
-	Tenant      string            `yaml:"tenant"`
-	MaxInflight configfile.Count  `yaml:"maxInflight"`
-	Protocol    string            `yaml:"protocol"`
-	Cordoned    bool              `yaml:"cordoned"`
+	ID      string            `yaml:"id"`
+	UID     string            `yaml:"uid"`
+	URL     string            `yaml:"url"`
+	Runtime string            `yaml:"runtime"`
+	Rank    *configfile.Count `yaml:"rank"`
+	// Role is single, prefill or decode; BootstrapPort is where decode engines
+	// meet an SGLang prefill engine.
+	Role          string           `yaml:"role"`
+	BootstrapPort configfile.Count `yaml:"bootstrapPort"`
+	Models        []string         `yaml:"models"`
+	Tenant        string           `yaml:"tenant"`
+	MaxInflight   configfile.Count `yaml:"maxInflight"`
+	Protocol      string           `yaml:"protocol"`
+	Cordoned      bool             `yaml:"cordoned"`
 	// Callers are the only caller tenants it serves; default all.
 	Callers []string `yaml:"callers"`
 }
@@ -55,6 +59,9 @@ type Routing struct {
 	ShedTTFT configfile.Duration `yaml:"shedTTFT"`
 	// HedgeAfter is off or a percentile from p50 to p99.
 	HedgeAfter string `yaml:"hedgeAfter"`
+	// PDMinUncached is the least number of uncached prompt tokens that a prefill
+	// replica computes for a decode replica.
+	PDMinUncached *configfile.Count `yaml:"pdMinUncached"`
 }
 
 // Limits bound what is under way.
@@ -143,6 +150,9 @@ func (f *File) check() *configfile.Fault {
 	if f.Routing.ShedTTFT < 0 {
 		return configfile.NewFault("$.routing.shedTTFT", "expected a positive duration")
 	}
+	if n := f.Routing.PDMinUncached; n != nil && *n < 0 {
+		return configfile.NewFault("$.routing.pdMinUncached", "expected 0 (always two legs) or more")
+	}
 	if f.Limits.QueueTimeout < 0 {
 		return configfile.NewFault("$.limits.queueTimeout", "expected a positive duration")
 	}
@@ -168,6 +178,7 @@ func (f *File) replicas() []gateway.Replica {
 	for i, r := range f.Replicas {
 		out[i] = gateway.Replica{
 			ID: r.ID, UID: r.UID, URL: r.URL, Runtime: r.Runtime, Models: r.Models, Tenant: r.Tenant,
+			Role: r.Role, BootstrapPort: int(r.BootstrapPort),
 			MaxInflight: int(r.MaxInflight), Protocol: r.Protocol, Cordoned: r.Cordoned, CallerTenants: r.Callers,
 		}
 		if r.Rank != nil {
@@ -190,6 +201,11 @@ func (f *File) Complete(options *gateway.Options, given func(flag string) bool) 
 	take(&options.MaxInflight, int(f.Limits.MaxInflight), given("max-inflight"))
 	take(&options.Timeouts.Queue, time.Duration(f.Limits.QueueTimeout), given("queue-timeout"))
 	f.Trace.complete(&options.Trace.Switches, given)
+	if n := f.Routing.PDMinUncached; n != nil && !given("pd-min-uncached") {
+		if options.PDMinUncached = int(*n); options.PDMinUncached == 0 {
+			options.PDMinUncached = -1
+		}
+	}
 	if f.Limits.Queue != nil && !given("queue-limit") {
 		if options.QueueLimit = int(*f.Limits.Queue); options.QueueLimit == 0 {
 			options.QueueLimit = -1

@@ -157,11 +157,17 @@ func (f *Fleet) hintOutcomeLocked(r *Request, decision *Decision) HintOutcome {
 	best := -1
 	for i := range f.considered {
 		rank := f.considered[i].HintRank
+		if f.considered[i].Gate == GateRole {
+			continue // it is another leg's
+		}
 		if rank >= 0 && (best < 0 || rank < f.considered[best].HintRank) {
 			best = i
 		}
 	}
-	if best < 0 {
+	switch {
+	case best < 0 && decision.UnplaceableCount == 0:
+		return HintAbsent // it speaks of other roles only
+	case best < 0:
 		return HintUnplaceable
 	}
 	switch c := &f.considered[best]; {

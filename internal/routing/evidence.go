@@ -84,7 +84,9 @@ func (f *Fleet) placeHintLocked(r *Request, decision *Decision, matches bool) {
 		f.claims[at] = min(score.MatchedTokens, r.promptTokens())
 		if !f.ordered[at].honesty.dishonest {
 			c.MatchedTokens, c.HintTokens, c.Source = score.MatchedTokens, score.MatchedTokens, SourceIndexLookup
-			prediction.BestOverlapTokens = max(prediction.BestOverlapTokens, c.MatchedTokens)
+			if f.ordered[at].replica.Role == r.Role || r.AnyRole {
+				prediction.BestOverlapTokens = max(prediction.BestOverlapTokens, c.MatchedTokens)
+			}
 		}
 	}
 }

@@ -67,6 +67,11 @@ type Replica struct {
 	// starts without load, breaker or report.
 	UID  string
 	Role Role
+	// Transport is how prefill and decode replicas pass KV on; only equal ones
+	// make a pair.
+	Transport string
+	// NeedsPrefill is a decode replica that computes no prompt itself.
+	NeedsPrefill bool
 	// MaxInflight bounds this process's requests to it; 0 means no bound.
 	MaxInflight int
 	// Tenants are the callers it serves; empty means all.
@@ -319,8 +324,10 @@ func (m *member) gate(r *Request) Gate {
 		return GateAsleep
 	case len(m.replica.Tenants) > 0 && !slices.Contains(m.replica.Tenants, r.Tenant):
 		return GateTenant
-	case m.replica.Role != r.Role:
+	case m.replica.Role != r.Role && !r.AnyRole:
 		return GateRole
+	case r.Transport != "" && m.replica.Transport != r.Transport:
+		return GateTransport
 	case r.Model != "" && !serves:
 		return GateModel
 	case r.Adapter != "" && !slices.Contains(adapters, r.Adapter):
@@ -356,6 +363,7 @@ type State struct {
 	// Dishonest is set while the index's claims of it get no credit.
 	Dishonest bool
 	Breaker   breaker.State
+	Role      Role
 	View      View
 }
 
@@ -376,7 +384,7 @@ func (f *Fleet) States(now time.Time) []State {
 	for i, m := range f.ordered {
 		states[i] = State{
 			ID: m.replica.ID, Ready: m.ready, Draining: m.drained, Cordoned: m.replica.Cordoned, Asleep: m.asleep,
-			Dishonest: m.honesty.dishonest, Breaker: m.breaker.State(now), View: candidates[i].View,
+			Role: m.replica.Role, Dishonest: m.honesty.dishonest, Breaker: m.breaker.State(now), View: candidates[i].View,
 		}
 	}
 	return states

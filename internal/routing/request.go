@@ -11,6 +11,10 @@ type Request struct {
 	// for the base model itself.
 	Model, Adapter string
 	Role           Role
+	// AnyRole admits replicas of all roles.
+	AnyRole bool
+	// Transport is the only one allowed; empty allows all.
+	Transport string
 	// PromptTokens is 0 when unknown; PromptBytes then gives an estimate.
 	PromptTokens, PromptBytes int
 	Hint                      Hint

@@ -2,6 +2,8 @@
 
 package routing
 
+import "fmt"
+
 // Origin says who made a choice.
 type Origin string
 
@@ -83,6 +85,9 @@ const (
 	GateCordoned    Gate = "cordoned"
 	GateAsleep      Gate = "asleep"
 	GateTenant      Gate = "tenant"
+	// GateTransport keeps prefill replicas from decode replicas that could not
+	// take their KV.
+	GateTransport Gate = "transport"
 )
 
 // HintOutcome says what became of a hint that named replicas.
@@ -117,3 +122,25 @@ const (
 	RolePrefill
 	RoleDecode
 )
+
+// String is the role's name in configurations, traces and reports.
+func (r Role) String() string {
+	switch r {
+	case RolePrefill:
+		return "prefill"
+	case RoleDecode:
+		return "decode"
+	default:
+		return "single"
+	}
+}
+
+// ParseRole reads the name of a role; empty is single.
+func ParseRole(name string) (Role, error) {
+	for _, role := range []Role{RoleSingle, RolePrefill, RoleDecode} {
+		if name == role.String() || name == "" {
+			return role, nil
+		}
+	}
+	return RoleSingle, fmt.Errorf("role %.32q: expected single, prefill or decode", name)
+}

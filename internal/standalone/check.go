@@ -16,6 +16,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/configfile"
 	"github.com/inferencecache/inference-cache/internal/defaults"
 	"github.com/inferencecache/inference-cache/internal/engines"
+	"github.com/inferencecache/inference-cache/internal/gateway"
 	"github.com/inferencecache/inference-cache/internal/routing"
 )
 
@@ -68,7 +69,27 @@ func (c *Config) check() *fault {
 	if f := c.checkSections(); f != nil {
 		return f
 	}
-	return c.checkUnique()
+	if f := c.checkUnique(); f != nil {
+		return f
+	}
+	return c.checkRoles()
+}
+
+// checkRoles refuses engines that could not pass KV on to each other.
+func (c *Config) checkRoles() *fault {
+	complete := c.withDefaults()
+	var replicas []gateway.Replica
+	for i, engine := range complete.Engines {
+		added := engine.replicas()
+		// One at a time first, so that the fault has a place.
+		for _, some := range [][]gateway.Replica{added, append(replicas, added...)} {
+			if err := gateway.ValidateReplicas(some); err != nil {
+				return configfile.NewFault(fmt.Sprintf("$.engines[%d]", i), err.Error())
+			}
+		}
+		replicas = append(replicas, added...)
+	}
+	return nil
 }
 
 func (c *Config) checkSections() *fault {
@@ -99,10 +120,14 @@ func (c *Config) checkSections() *fault {
 		{"$.routing.lookupTimeout", c.Routing.LookupTimeout},
 		{"$.tokenizer.timeout", c.Tokenizer.Timeout},
 		{"$.index.ttl", c.Index.TTL},
+		{"$.routing.pdPrefillTimeout", c.Routing.PDPrefillTimeout},
 	} {
 		if duration.value < 0 {
 			return configfile.NewFault(duration.path, fmt.Sprintf("%s: expected a positive duration", time.Duration(duration.value)))
 		}
+	}
+	if c.Routing.PDMinUncached < 0 {
+		return configfile.NewFault("$.routing.pdMinUncached", fmt.Sprintf("%d: expected 1 (always two legs) or more", c.Routing.PDMinUncached))
 	}
 	if c.Index.MaxEntries < 0 {
 		return configfile.NewFault("$.index.maxEntries", fmt.Sprintf("%d: expected 0 (only memory) or more", c.Index.MaxEntries))
@@ -137,6 +162,9 @@ func (e *Engine) check(path string) *fault {
 		if problem := idProblem(id.value); problem != "" {
 			return configfile.NewFault(path+"."+id.key, problem)
 		}
+	}
+	if _, err := routing.ParseRole(e.Role); err != nil {
+		return configfile.NewFault(path+".role", err.Error())
 	}
 	if e.Ranks < 0 || e.Ranks > maxRanks {
 		return configfile.NewFault(path+".ranks", fmt.Sprintf("%d: expected 1 to %d", e.Ranks, maxRanks))

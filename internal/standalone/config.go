@@ -50,6 +50,11 @@ type Engine struct {
 	Topic string `yaml:"topic"`
 	// Ranks is its number of data-parallel ranks; default 1.
 	Ranks Count `yaml:"ranks"`
+	// Role is single, prefill or decode; default single.
+	Role string `yaml:"role"`
+	// BootstrapPort is where decode engines meet an SGLang prefill engine;
+	// default 8998.
+	BootstrapPort Count `yaml:"bootstrapPort"`
 }
 
 // Routing says how requests are placed.
@@ -59,6 +64,11 @@ type Routing struct {
 	Policy string `yaml:"policy"`
 	// LookupTimeout bounds one index lookup; default 5ms.
 	LookupTimeout Duration `yaml:"lookupTimeout"`
+	// PDMinUncached is the least number of uncached prompt tokens that a prefill
+	// engine computes for a decode engine; default 256, 1 for all.
+	PDMinUncached Count `yaml:"pdMinUncached"`
+	// PDPrefillTimeout bounds that; default 60s.
+	PDPrefillTimeout Duration `yaml:"pdPrefillTimeout"`
 	// ExposeReplica adds x-inference-cache-replica and -reason to responses;
 	// default false.
 	ExposeReplica bool `yaml:"exposeReplica"`

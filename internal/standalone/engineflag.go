@@ -9,7 +9,7 @@ import (
 )
 
 // EngineFlagSyntax documents ParseEngine.
-const EngineFlagSyntax = "URL[,events=tcp://HOST:PORT][,replay=tcp://HOST:PORT][,topic=PREFIX][,runtime=vllm|sglang|tensorrt-llm][,model=ID][,replica=ID][,ranks=N]"
+const EngineFlagSyntax = "URL[,events=tcp://HOST:PORT][,replay=tcp://HOST:PORT][,topic=PREFIX][,runtime=vllm|sglang|tensorrt-llm][,model=ID][,replica=ID][,ranks=N][,role=single|prefill|decode][,bootstrap-port=N]"
 
 // ParseEngine reads the value of an --engine flag.
 func ParseEngine(text string) (Engine, error) {
@@ -51,6 +51,14 @@ func (e *Engine) set(key, value string) error {
 		e.Model = value
 	case "replica":
 		e.Replica = value
+	case "role":
+		e.Role = value
+	case "bootstrap-port":
+		port, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("bootstrap-port=%s: expected a number from 1 to 65535", value)
+		}
+		e.BootstrapPort = Count(port)
 	case "ranks":
 		ranks, err := strconv.Atoi(value)
 		if err != nil || ranks < 1 {
@@ -58,7 +66,7 @@ func (e *Engine) set(key, value string) error {
 		}
 		e.Ranks = Count(ranks)
 	default:
-		return fmt.Errorf("unknown option %q: expected events, replay, topic, runtime, model, replica or ranks", key)
+		return fmt.Errorf("unknown option %q: expected events, replay, topic, runtime, model, replica, ranks, role or bootstrap-port", key)
 	}
 	return nil
 }

@@ -163,9 +163,11 @@ func (s *Standalone) gatewayOptions(config Config) gateway.Options {
 			Folders: config.Tokenizer.Folders, RenderURL: config.Tokenizer.RenderURL,
 		},
 		ExposeReplica: config.Routing.ExposeReplica,
+		PDMinUncached: int(config.Routing.PDMinUncached),
 		Timeouts: gateway.Timeouts{
 			Lookup:        time.Duration(config.Routing.LookupTimeout),
 			Tokenize:      time.Duration(config.Tokenizer.Timeout),
+			PDPrefill:     time.Duration(config.Routing.PDPrefillTimeout),
 			ShutdownGrace: gatewayGrace,
 		},
 		Trace:            s.deps.Trace,
@@ -196,7 +198,7 @@ func (s *Standalone) buildGateway() error {
 
 // replicas lists the engine's ranks under the names its publisher uses.
 func (e Engine) replicas() []gateway.Replica {
-	replica := gateway.Replica{ID: e.Replica, URL: e.URL, Runtime: e.Runtime}
+	replica := gateway.Replica{ID: e.Replica, URL: e.URL, Runtime: e.Runtime, Role: e.Role, BootstrapPort: int(e.BootstrapPort)}
 	if e.Model != "" {
 		replica.Models = []string{e.Model}
 	}

@@ -82,7 +82,9 @@ func (a *Attempt) Dispatch(sent *Sent) {
 
 // Failed is how an attempt failed.
 type Failed struct {
-	Phase     string
+	Phase string
+	// Role is the leg that failed; empty where there is only one.
+	Role      Role
 	Status    int
 	ErrorCode string
 	Retryable bool
@@ -110,7 +112,7 @@ func (a *Attempt) Fail(f *Failed) {
 	}
 	record := a.recordLocked(KindFailure, q.recorder.options.Now())
 	body := &Failure{
-		Phase: f.Phase, Status: f.Status, ErrorCode: Cut(f.ErrorCode, MaxTextBytes), Retryable: f.Retryable, WillRetry: f.WillRetry,
+		Phase: f.Phase, Role: f.Role.leg(), Status: f.Status, ErrorCode: Cut(f.ErrorCode, MaxTextBytes), Retryable: f.Retryable, WillRetry: f.WillRetry,
 		Selections: slices.Clip(a.choices), SelectionsTotal: a.total,
 	}
 	if body.Selections == nil {
@@ -134,6 +136,7 @@ func (a *Attempt) Outcome(o *Outcome) {
 	defer q.mu.Unlock()
 	record := a.recordLocked(KindOutcome, q.recorder.options.Now())
 	body := *o
+	body.Role = body.Role.leg()
 	body.Replica = cutText(body.Replica, MaxReplicaBytes)
 	body.EngineEvidence = EvidenceNone
 	if body.EngineCachedTokens.Known || body.PromptTokens.Known {

@@ -150,6 +150,8 @@ func (e EngineID) Children(n int) []EngineID {
 // Failure is how an attempt failed.
 type Failure struct {
 	Phase string `json:"phase"`
+	// Role is the leg that failed; left out where there is only one.
+	Role Role `json:"role,omitempty"`
 	// Status is the HTTP status of the engine or of our answer; 0 for none.
 	Status    int    `json:"status"`
 	ErrorCode string `json:"error_code"`
@@ -164,12 +166,16 @@ type Failure struct {
 // Outcome is how an answer ended. Only EngineCachedTokens is evidence of what
 // a cache held, and it is the engine's own figure.
 type Outcome struct {
+	// Role is the leg that ended; left out where there is only one.
+	Role       Role           `json:"role,omitempty"`
 	Status     int            `json:"status"`
 	TTFBMS     Maybe[float64] `json:"ttfb_ms"`
 	DurationMS float64        `json:"duration_ms"`
 	Replica    Text           `json:"replica"`
 	// Aborted says that the answer did not reach the client in full.
-	Aborted            bool       `json:"aborted"`
+	Aborted bool `json:"aborted"`
+	// Partial says that another leg's outcome ends the attempt.
+	Partial            bool       `json:"-"`
 	PromptTokens       Maybe[int] `json:"prompt_tokens"`
 	EngineCachedTokens Maybe[int] `json:"engine_cached_tokens"`
 	EngineEvidence     string     `json:"engine_evidence"`

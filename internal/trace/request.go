@@ -73,6 +73,16 @@ func (q *Request) Describe(model, callerID string) {
 	q.join.Model, q.join.CallerID = Cut(model, MaxTextBytes), cutText(Text(callerID), MaxCallerIDBytes)
 }
 
+// SetMode says that the attempts from now on are of another mode.
+func (q *Request) SetMode(mode string) {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.join.Mode = mode
+}
+
 // AskHeader asks for the response header of this request alone, on behalf of a
 // client on a trusted listener or of an authenticated tenant, which is empty if
 // there is none. It says whether that is granted.

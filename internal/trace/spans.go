@@ -146,7 +146,7 @@ func (a *Attempt) failSpan(record *Record) {
 // endSpan ends the span of an attempt with the engine's own figures, if it
 // told any.
 func (a *Attempt) endSpan(record *Record) {
-	if a.span.span == nil {
+	if a.span.span == nil || record.Outcome.Partial {
 		return
 	}
 	o := record.Outcome

@@ -48,6 +48,14 @@ const (
 	RoleEncode  Role = "encode"
 )
 
+// leg is empty for the role of a request with one leg.
+func (r Role) leg() Role {
+	if r == RoleSingle {
+		return ""
+	}
+	return r
+}
+
 // Phases in which an attempt fails.
 const (
 	PhaseIngress   = "ingress"

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
 	"github.com/inferencecache/inference-cache/internal/sim/eventsock"
@@ -55,6 +56,14 @@ type Config struct {
 	HideCachedTokens bool
 	// Faults opens POST /sim/fault. Default false.
 	Faults bool
+	// Role in split prefill and decode. Default none.
+	Role httpapi.Role
+	// BootstrapListen is where decode engines meet an SGLang prefill engine.
+	// Default 127.0.0.1:0.
+	BootstrapListen string
+	// HoldFor is how long a vLLM engine keeps blocks for a decode engine.
+	// Default 480 s.
+	HoldFor time.Duration
 	// Clock defaults to rank.SystemClock.
 	Clock rank.Clock
 }
@@ -68,6 +77,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
+	}
+	if c.BootstrapListen == "" {
+		c.BootstrapListen = "127.0.0.1:0"
 	}
 	if c.Ranks <= 0 {
 		c.Ranks = 1
@@ -93,10 +105,18 @@ func (c Config) Validate() error {
 	if c.Runtime != httpapi.VLLM && c.Runtime != httpapi.SGLang {
 		return fmt.Errorf("runtime %q: expected %s or %s", c.Runtime, httpapi.VLLM, httpapi.SGLang)
 	}
+	if c.Role != httpapi.RoleSingle && c.Role != httpapi.RolePrefill && c.Role != httpapi.RoleDecode {
+		return fmt.Errorf("role %.32q: expected %s or %s", string(c.Role), httpapi.RolePrefill, httpapi.RoleDecode)
+	}
 	if _, err := wire.ParseShape(c.EventShape); err != nil {
 		return err
 	}
 	return nil
+}
+
+// hasBootstrap says whether decode engines come to this one.
+func (c Config) hasBootstrap() bool {
+	return c.Runtime == httpapi.SGLang && c.Role == httpapi.RolePrefill
 }
 
 // version is what the engine calls itself: the first version with its events.

@@ -55,6 +55,9 @@ func (e *Engine) Restart() error {
 	}
 	e.instance = instance
 	e.config.Listen = instance.address
+	if instance.bootstrapAddress != "" {
+		e.config.BootstrapListen = instance.bootstrapAddress
+	}
 	if len(instance.sockets) > 0 {
 		e.config.Events.Endpoint = instance.sockets[0].Endpoint()
 		if replay := instance.sockets[0].ReplayEndpoint(); replay != "" {
@@ -110,6 +113,17 @@ func (e *Engine) Address() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.config.Listen
+}
+
+// BootstrapAddress is the host:port where decode engines meet an SGLang prefill
+// engine; empty for all others.
+func (e *Engine) BootstrapAddress() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.config.hasBootstrap() {
+		return ""
+	}
+	return e.config.BootstrapListen
 }
 
 // EventsEndpoint is where rank 0 publishes; empty without events.

@@ -25,8 +25,11 @@ type instance struct {
 	ranks   []*rank.Rank
 	sockets []*eventsock.Socket // one a rank, or none
 	server  *http.Server
-	cancel  context.CancelFunc
-	tasks   sync.WaitGroup
+	// bootstrap is nil unless the engine has rooms.
+	bootstrap        *http.Server
+	bootstrapAddress string
+	cancel           context.CancelFunc
+	tasks            sync.WaitGroup
 }
 
 func startInstance(config Config, crash func()) (*instance, error) {
@@ -40,6 +43,16 @@ func startInstance(config Config, crash func()) (*instance, error) {
 			return nil, errors.Join(err, listener.Close())
 		}
 	}
+	var meetings net.Listener
+	if config.hasBootstrap() {
+		if meetings, err = net.Listen("tcp", config.BootstrapListen); err != nil {
+			for _, socket := range in.sockets {
+				_ = socket.Close()
+			}
+			return nil, errors.Join(fmt.Errorf("listen for decode engines: %w", err), listener.Close())
+		}
+		in.bootstrapAddress = meetings.Addr().String()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	in.cancel = cancel
 	var sources []httpapi.EventSource
@@ -48,6 +61,7 @@ func startInstance(config Config, crash func()) (*instance, error) {
 			Scheduler:     config.newScheduler,
 			Timing:        config.Timing,
 			FlushWhenIdle: config.Runtime == httpapi.SGLang,
+			HoldFor:       config.HoldFor,
 			Clock:         config.Clock,
 		}
 		if len(in.sockets) > 0 {
@@ -61,7 +75,11 @@ func startInstance(config Config, crash func()) (*instance, error) {
 		in.ranks = append(in.ranks, r)
 		in.tasks.Go(func() { r.Run(ctx) })
 	}
-	in.serve(ctx, listener, httpapi.New(in.httpOptions(config, sources, crash)))
+	handler := httpapi.New(in.httpOptions(config, sources, crash))
+	in.server = in.serve(ctx, listener, handler)
+	if meetings != nil {
+		in.bootstrap = in.serve(ctx, meetings, handler.BootstrapHandler())
+	}
 	return in, nil
 }
 
@@ -69,7 +87,7 @@ func (in *instance) httpOptions(config Config, sources []httpapi.EventSource, cr
 	options := httpapi.Options{
 		Runtime: config.Runtime, Model: config.Model, Adapters: config.Adapters,
 		Version: config.version(), AnswerSeed: config.AnswerSeed, Ranks: in.ranks,
-		Events: sources, HideCachedTokens: config.HideCachedTokens, Clock: config.Clock,
+		Events: sources, HideCachedTokens: config.HideCachedTokens, Role: config.Role, Clock: config.Clock,
 	}
 	if config.Faults {
 		options.Inject = func(_ context.Context, fault httpapi.Fault) error {
@@ -79,15 +97,16 @@ func (in *instance) httpOptions(config Config, sources []httpapi.EventSource, cr
 	return options
 }
 
-func (in *instance) serve(ctx context.Context, listener net.Listener, handler http.Handler) {
-	in.server = &http.Server{
+func (in *instance) serve(ctx context.Context, listener net.Listener, handler http.Handler) *http.Server {
+	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Second, // engines close idle connections early
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
-	in.tasks.Go(func() { _ = in.server.Serve(listener) }) // returns when killed
+	in.tasks.Go(func() { _ = server.Serve(listener) }) // returns when killed
+	return server
 }
 
 // drain refuses new requests and waits for running ones, at most for grace.
@@ -99,6 +118,9 @@ func (in *instance) drain(grace time.Duration) {
 
 func (in *instance) kill() {
 	_ = in.server.Close()
+	if in.bootstrap != nil {
+		_ = in.bootstrap.Close()
+	}
 	in.cancel()
 	for _, socket := range in.sockets {
 		_ = socket.Close()

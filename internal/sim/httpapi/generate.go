@@ -4,6 +4,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/inferencecache/inference-cache/internal/sim/blockhash"
@@ -68,6 +69,11 @@ type generation struct {
 	rankID  int
 	streams []*rank.Stream
 	usage   usage
+	// hold keeps the blocks for a decode engine; transfer tells it of them.
+	hold     bool
+	transfer *transferParams
+	// rooms are those of the prompts at a prefill engine.
+	rooms []*room
 }
 
 type usage struct {
@@ -91,12 +97,17 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, g *generation
 	g.created = h.options.Clock.Now().Unix()
 	if err := g.submit(r); err != nil {
 		g.close()
+		var transfer *transferError
+		if g.sampling.Stream && errors.As(err, &transfer) {
+			g.stream(w, r, err)
+			return
+		}
 		writeError(w, err)
 		return
 	}
 	defer g.close()
 	if g.sampling.Stream {
-		g.stream(w, r)
+		g.stream(w, r, nil)
 		return
 	}
 	g.answer(w, r)
@@ -111,21 +122,29 @@ func (g *generation) submit(r *http.Request) error {
 	if g.sampling.CacheSalt != nil && *g.sampling.CacheSalt == "" {
 		return badRequest("cache_salt", "cache_salt: a non-empty string is expected")
 	}
-	if g.rank, g.rankID, err = g.handler.pickRank(r); err != nil {
+	if g.rank, g.rankID, err = g.pickRank(r); err != nil {
+		return err
+	}
+	received, err := g.pair(r)
+	if err != nil {
 		return err
 	}
 	identity := blockhash.Identity{Adapter: adapter}
 	if g.sampling.CacheSalt != nil {
 		identity.Salt = *g.sampling.CacheSalt
 	}
-	for _, prompt := range g.prompts {
+	for i, prompt := range g.prompts {
 		limit, err := g.sampling.limit(len(prompt), g.rank.Config().MaxModelTokens, g.fallback)
 		if err != nil {
 			return err
 		}
+		if len(g.rooms) > 0 {
+			limit = 1 // all else is for the decode engine
+		}
 		answer := tinymodel.NewAnswer(prompt, g.handler.options.AnswerSeed)
 		stream, err := g.rank.Submit(&sched.Request{
 			Prompt: prompt, MaxTokens: limit, Identity: identity, AdapterID: adapterID,
+			ReceivedTokens: received[i], Hold: g.hold,
 			Sample: func(index int) (uint32, bool) { return answer.Token(index, g.sampling.IgnoreEOS) },
 		})
 		if err != nil {
@@ -141,6 +160,10 @@ func (g *generation) close() {
 	for _, stream := range g.streams {
 		stream.Close()
 	}
+	for _, meeting := range g.rooms {
+		g.handler.rooms.leave(meeting)
+	}
+	g.rooms = nil
 }
 
 // read passes the tokens of all sequences to each, one sequence after the
@@ -159,6 +182,9 @@ func (g *generation) read(r *http.Request, each func(index int, token rank.Token
 				g.addCached(token.CachedTokens)
 			}
 			g.usage.CompletionTokens++
+			if token.Finish != sched.Running {
+				g.finish(r, index, token)
+			}
 			if err := each(index, token); err != nil {
 				return err
 			}
@@ -170,6 +196,14 @@ func (g *generation) read(r *http.Request, each func(index int, token rank.Token
 	}
 	g.usage.TotalTokens = g.usage.PromptTokens + g.usage.CompletionTokens
 	return nil
+}
+
+// finish tells a decode engine that a prompt's KV is ready.
+func (g *generation) finish(r *http.Request, index int, token rank.Token) {
+	g.transfer = g.handedOver(r, token)
+	if index < len(g.rooms) {
+		g.rooms[index].finish(len(g.prompts[index]))
+	}
 }
 
 func (g *generation) addCached(tokens int) {
@@ -201,7 +235,11 @@ func (g *generation) answer(w http.ResponseWriter, r *http.Request) {
 	for i := range ids {
 		choices[i] = g.format.choice(i, ids[i], finish[i], g.tokenIDs(i, ids[i]))
 	}
-	writeJSON(w, g.envelope(g.format.object(false), choices, &g.usage))
+	envelope := g.envelope(g.format.object(false), choices, &g.usage)
+	if g.handler.options.Role != RoleSingle && g.handler.options.Runtime == VLLM {
+		envelope["kv_transfer_params"] = g.transfer
+	}
+	writeJSON(w, envelope)
 }
 
 // tokenIDs returns the ids to show in a choice, or nil.
@@ -212,8 +250,9 @@ func (g *generation) tokenIDs(index int, generated []uint32) *tokenIDs {
 	return &tokenIDs{Prompt: g.prompts[index], Generated: generated}
 }
 
-// stream writes server-sent events. Headers go out at once, as in vLLM.
-func (g *generation) stream(w http.ResponseWriter, r *http.Request) {
+// stream writes server-sent events, or failure as one. Headers go out at once,
+// as in vLLM.
+func (g *generation) stream(w http.ResponseWriter, r *http.Request, failure error) {
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("Cache-Control", "no-cache")
@@ -230,6 +269,12 @@ func (g *generation) stream(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		return flush.Flush()
+	}
+	if failure != nil {
+		body, _ := bodyOf(failure)
+		_ = send(map[string]errorBody{"error": body})
+		_, _ = w.Write([]byte("data: [DONE]\n\n"))
+		return
 	}
 	started := make([]bool, len(g.streams))
 	err := g.read(r, func(index int, token rank.Token) error {

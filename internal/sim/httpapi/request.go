@@ -23,6 +23,14 @@ type sampling struct {
 	IgnoreEOS           bool           `json:"ignore_eos"`
 	CacheSalt           *string        `json:"cache_salt"`
 	ReturnTokenIDs      bool           `json:"return_token_ids"`
+
+	Transfer      *transferParams   `json:"kv_transfer_params"`
+	BootstrapHost oneOrMany[string] `json:"bootstrap_host"`
+	BootstrapPort oneOrMany[int]    `json:"bootstrap_port"`
+	Room          oneOrMany[int64]  `json:"bootstrap_room"`
+	// Rank is where the request belongs, PrefillRank where its prefill is.
+	Rank        *int `json:"routed_dp_rank"`
+	PrefillRank *int `json:"disagg_prefill_dp_rank"`
 }
 
 type streamOptions struct {

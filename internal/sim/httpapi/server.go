@@ -71,6 +71,8 @@ type Options struct {
 	// Inject carries out faults the handler does not know itself. Default
 	// nil: there is no admin path.
 	Inject func(ctx context.Context, fault Fault) error
+	// Role in split prefill and decode. Default RoleSingle: no part of it.
+	Role Role
 	// Clock defaults to rank.SystemClock.
 	Clock rank.Clock
 }
@@ -82,6 +84,10 @@ type Handler struct {
 	metrics *metrics
 	started time.Time
 	open    atomic.Int64 // requests that generate, for /load
+	// engineID is new with each start.
+	engineID  string
+	transfers *transfers
+	rooms     *rooms
 
 	failures atomic.Int64 // generating requests still to fail
 	status   atomic.Int64 // with this status
@@ -95,7 +101,10 @@ func New(options Options) *Handler {
 	if options.Clock == nil {
 		options.Clock = rank.SystemClock{}
 	}
-	h := &Handler{options: options, mux: http.NewServeMux(), started: options.Clock.Now()}
+	h := &Handler{
+		options: options, mux: http.NewServeMux(), started: options.Clock.Now(),
+		engineID: rand.Text(), transfers: newTransfers(), rooms: newRooms(),
+	}
 	registry := prometheus.NewRegistry()
 	h.metrics = newMetrics(registry, &h.options)
 	h.mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -133,6 +142,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) vllmRoutes() {
+	if h.options.Role != RoleSingle {
+		h.mux.HandleFunc("POST "+pullPath, h.handOver)
+	}
 	h.mux.HandleFunc("GET /ping", empty)
 	h.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, map[string]string{"version": h.options.Version})
@@ -205,16 +217,26 @@ func (h *Handler) adapter(model string) (name string, id int, err error) {
 	}
 }
 
-// pickRank returns the rank the caller names, else the least loaded one. A
-// header that is no number is ignored, as vLLM does.
-func (h *Handler) pickRank(r *http.Request) (*rank.Rank, int, error) {
-	if text := r.Header.Get("X-Data-Parallel-Rank"); text != "" {
-		if n, err := strconv.Atoi(text); err == nil {
-			if n < 0 || n >= len(h.options.Ranks) {
-				return nil, 0, badRequest("", "data_parallel_rank %d is out of range [0, %d)", n, len(h.options.Ranks))
-			}
-			return h.options.Ranks[n], n, nil
+// pickRank returns the rank the caller names, else the one of its bootstrap
+// room, else the least loaded one. A header that is no number is ignored, as
+// vLLM does.
+func (g *generation) pickRank(r *http.Request) (*rank.Rank, int, error) {
+	h := g.handler
+	named, err := strconv.Atoi(r.Header.Get("X-Data-Parallel-Rank"))
+	known := err == nil
+	if !known && h.options.Runtime == SGLang {
+		switch {
+		case g.sampling.Rank != nil:
+			named, known = *g.sampling.Rank, true
+		case h.options.Role == RolePrefill && len(g.sampling.Room) > 0:
+			named, known = h.rankOfRoom(g.sampling.Room[0]), true
 		}
+	}
+	if known {
+		if named < 0 || named >= len(h.options.Ranks) {
+			return nil, 0, badRequest("", "data_parallel_rank %d is out of range [0, %d)", named, len(h.options.Ranks))
+		}
+		return h.options.Ranks[named], named, nil
 	}
 	best, bestLoad := 0, -1
 	for i, candidate := range h.options.Ranks {

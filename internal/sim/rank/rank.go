@@ -68,9 +68,15 @@ type Options struct {
 	// FlushWhenIdle publishes a clear at once, as SGLang does; otherwise it
 	// waits for the next step, as in vLLM.
 	FlushWhenIdle bool
+	// HoldFor is how long blocks of a request with Hold are kept for another
+	// engine. Default 480 s.
+	HoldFor time.Duration
 	// Clock defaults to SystemClock.
 	Clock Clock
 }
+
+// defaultHold is VLLM_NIXL_ABORT_REQUEST_TIMEOUT's default.
+const defaultHold = 480 * time.Second
 
 // Rank is one running scheduler. Its methods are safe for concurrent use.
 type Rank struct {
@@ -80,7 +86,8 @@ type Rank struct {
 	mu        sync.Mutex
 	scheduler *sched.Scheduler
 	streams   map[*sched.Request]*Stream
-	stall     time.Duration // added to the next step
+	held      map[*sched.Request]time.Time // until when
+	stall     time.Duration                // added to the next step
 	stopped   bool
 }
 
@@ -92,11 +99,15 @@ func New(options Options) *Rank {
 	if options.Clock == nil {
 		options.Clock = SystemClock{}
 	}
+	if options.HoldFor <= 0 {
+		options.HoldFor = defaultHold
+	}
 	return &Rank{
 		options:   options,
 		wake:      make(chan struct{}, 1),
 		scheduler: options.Scheduler(),
 		streams:   make(map[*sched.Request]*Stream),
+		held:      make(map[*sched.Request]time.Time),
 	}
 }
 
@@ -133,6 +144,33 @@ func (r *Rank) abort(request *sched.Request) {
 	}
 }
 
+// starvedStep is the time until a step that found no room is tried again.
+const starvedStep = time.Millisecond
+
+// Release frees the blocks that were held for another engine. It says whether
+// they were still there.
+func (r *Rank) Release(request *sched.Request) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expireLocked()
+	if _, there := r.held[request]; !there {
+		return false
+	}
+	delete(r.held, request)
+	return r.scheduler.Release(request)
+}
+
+// expireLocked frees what was held for its time.
+func (r *Rank) expireLocked() {
+	now := r.options.Clock.Now()
+	for request, until := range r.held {
+		if !now.Before(until) {
+			delete(r.held, request)
+			r.scheduler.Release(request)
+		}
+	}
+}
+
 // Reset drops the cache; it fails while requests run.
 func (r *Rank) Reset() bool {
 	r.mu.Lock()
@@ -161,6 +199,7 @@ func (r *Rank) Restart() {
 		r.options.Publisher.Restart()
 	}
 	r.scheduler = r.options.Scheduler()
+	clear(r.held)
 	r.signal()
 }
 
@@ -175,6 +214,7 @@ func (r *Rank) Stall(d time.Duration) {
 func (r *Rank) Stats() sched.Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.expireLocked()
 	return r.scheduler.Stats()
 }
 
@@ -229,7 +269,11 @@ func (r *Rank) schedule() (scheduler *sched.Scheduler, step sched.Step, stall ti
 		return r.scheduler, sched.Step{}, 0, false
 	}
 	stall, r.stall = r.stall, 0
+	r.expireLocked()
 	step = r.scheduler.Schedule()
+	if step.Empty() {
+		stall += starvedStep // held blocks leave no room
+	}
 	r.publishLocked(step.Events)
 	return r.scheduler, step, stall, true
 }
@@ -244,8 +288,13 @@ func (r *Rank) complete(scheduler *sched.Scheduler, step sched.Step) {
 		return
 	}
 	for _, output := range scheduler.Complete(step) {
+		token := Token{Output: output, At: now}
+		if output.Held != nil {
+			token.HeldUntil = now.Add(r.options.HoldFor)
+			r.held[output.Request] = token.HeldUntil
+		}
 		if stream := r.streams[output.Request]; stream != nil {
-			stream.push(Token{Output: output, At: now})
+			stream.push(token)
 		}
 		if output.Finish != sched.Running {
 			delete(r.streams, output.Request)

@@ -14,6 +14,8 @@ import (
 type Token struct {
 	sched.Output
 	At time.Time
+	// HeldUntil is when held blocks are given up; zero without any.
+	HeldUntil time.Time
 }
 
 // Stream receives one request's tokens. The rank never waits for its reader.

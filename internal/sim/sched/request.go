@@ -30,6 +30,11 @@ type Request struct {
 	// Sample yields the generated token at index, from 0 up, and whether the
 	// sequence ends with it.
 	Sample func(index int) (token uint32, end bool)
+	// ReceivedTokens of the prompt, from its beginning, need not be computed:
+	// another engine has sent their KV. A preempted request computes them.
+	ReceivedTokens int
+	// Hold keeps the blocks of a request that ended by length, until Release.
+	Hold bool
 
 	state    state
 	tokens   []uint32 // prompt and generated
@@ -46,6 +51,7 @@ const (
 	fresh state = iota
 	waiting
 	running
+	held
 	done
 )
 

@@ -71,6 +71,7 @@ type Scheduler struct {
 	waiting []*Request
 	running []*Request
 	pending []wire.Event // not yet taken by a step
+	holding int          // requests in state held
 	stats   Stats
 	keys    []Key // scratch
 }
@@ -82,9 +83,11 @@ type Stats struct {
 
 	CapacityBlocks, UsedBlocks, CachedBlocks int // gauges
 	CachedKeys                               int // gauge, copies counted once
+	HeldRequests                             int // gauge, ended requests that keep their blocks
 
 	QueriedTokens   int64 // prompt tokens looked up in the cache
 	HitTokens       int64 // of those, found
+	ReceivedTokens  int64 // prompt tokens not computed because another engine sent them
 	PrefilledTokens int64 // prompt tokens computed, recomputation after preemption included
 	GeneratedTokens int64
 	Preemptions     int64
@@ -103,6 +106,8 @@ func (a Stats) Plus(b Stats) Stats {
 		CachedKeys:      a.CachedKeys + b.CachedKeys,
 		QueriedTokens:   a.QueriedTokens + b.QueriedTokens,
 		HitTokens:       a.HitTokens + b.HitTokens,
+		HeldRequests:    a.HeldRequests + b.HeldRequests,
+		ReceivedTokens:  a.ReceivedTokens + b.ReceivedTokens,
 		PrefilledTokens: a.PrefilledTokens + b.PrefilledTokens,
 		GeneratedTokens: a.GeneratedTokens + b.GeneratedTokens,
 		Preemptions:     a.Preemptions + b.Preemptions,
@@ -130,6 +135,7 @@ func (s *Scheduler) Stats() Stats {
 	stats.Waiting, stats.Running = len(s.waiting), len(s.running)
 	stats.CapacityBlocks, stats.UsedBlocks = s.pool.Capacity(), s.pool.Used()
 	stats.CachedBlocks, stats.CachedKeys = s.pool.Cached(), s.pool.Keys()
+	stats.HeldRequests = s.holding
 	for _, r := range s.waiting {
 		stats.WaitingTokens += len(r.tokens)
 	}
@@ -173,6 +179,18 @@ func (s *Scheduler) Abort(r *Request) {
 		return
 	}
 	r.state = done
+}
+
+// Release frees the blocks of a request that was held. It says whether there
+// were any.
+func (s *Scheduler) Release(r *Request) bool {
+	if r.state != held {
+		return false
+	}
+	s.holding--
+	s.release(r)
+	r.state = done
+	return true
 }
 
 // Reset drops the cache and queues a clear for the next step. It does nothing

@@ -28,8 +28,10 @@ type Output struct {
 	Request *Request
 	Token   uint32
 	Finish  Finish
-	// CachedTokens of the prompt were found in the cache.
+	// CachedTokens of the prompt were found in the cache, or received.
 	CachedTokens int
+	// Held are the blocks that are kept after the end; nil without Hold.
+	Held []pool.ID
 }
 
 // Schedule decides the next step, takes its blocks and returns it. The caller
@@ -90,13 +92,24 @@ func (s *Scheduler) Complete(step Step) []Output {
 			output.Finish = Length
 		}
 		if output.Finish != Running {
-			s.running = remove(s.running, r)
-			s.release(r)
-			r.state = done
+			s.end(r, &output)
 		}
 		outputs = append(outputs, output)
 	}
 	return outputs
+}
+
+// end takes a finished request out, with its blocks unless they are held.
+func (s *Scheduler) end(r *Request, output *Output) {
+	s.running = remove(s.running, r)
+	if r.Hold && output.Finish == Length {
+		r.state = held
+		s.holding++
+		output.Held = slices.Clone(r.blocks)
+		return
+	}
+	s.release(r)
+	r.state = done
 }
 
 // admit gives a waiting request its cached prefix and the blocks of its first
@@ -107,17 +120,19 @@ func (s *Scheduler) admit(r *Request, budget int) (n int, ok bool) {
 	keys := s.requestKeys(r)
 	usable := min(len(keys), (len(r.tokens)-1)/size)
 	run := s.pool.Run(keys[:usable])
-	n = min(len(r.tokens)-run*size, budget)
-	blocks, evicted, ok := s.pool.Acquire(keys[:run], blocksFor(run*size+n, size)-run)
+	known := max(run*size, min(r.ReceivedTokens, len(r.tokens)-1))
+	n = min(len(r.tokens)-known, budget)
+	blocks, evicted, ok := s.pool.Acquire(keys[:run], blocksFor(known+n, size)-run)
 	if !ok {
 		return 0, false
 	}
 	s.announceEvicted(evicted)
-	r.blocks, r.computed, r.filled = blocks, run*size, run
+	r.blocks, r.computed, r.filled, r.ReceivedTokens = blocks, known, run, 0
 	if r.cached < 0 {
-		r.cached = run * size
+		r.cached = known
 		s.stats.QueriedTokens += int64(len(r.tokens))
-		s.stats.HitTokens += int64(r.cached)
+		s.stats.HitTokens += int64(run * size)
+		s.stats.ReceivedTokens += int64(known - run*size)
 	}
 	return n, true
 }
