@@ -47,8 +47,10 @@ type legs struct {
 	// nothing is set when the prefill had nothing to pass on, computed when it
 	// had, and sent when the decode engine was asked to take it.
 	nothing, computed, sent bool
-	// drained is closed when a prefill leg that runs beside has ended.
+	// drained is closed when a prefill leg that runs beside has ended; stopped
+	// is set if it was made to.
 	drained chan struct{}
+	stopped bool
 	once    sync.Once
 	usage   *usage // the prefill engine's
 	status  int    // of its answer
@@ -212,15 +214,8 @@ func (l *legs) runBoth() *attempt {
 	if l.decodes() {
 		return d
 	}
-	timer := time.NewTimer(blameWait)
-	defer timer.Stop()
-	select {
-	case <-l.drained:
-	case <-timer.C:
-		p.cancel(errOtherLeg)
-		<-l.drained
-	}
-	if p.kind != "" && !errors.Is(context.Cause(p.ctx), errOtherLeg) || l.status >= http.StatusBadRequest {
+	l.awaitPrefill(blameWait)
+	if p.kind != "" && !l.stopped || l.status >= http.StatusBadRequest {
 		return l.only(p)
 	}
 	if p.kind == "" {
@@ -311,7 +306,11 @@ func (l *legs) settle(err error) {
 	l.once.Do(func() {
 		l.settleDecode(err)
 		if l.drained != nil {
-			l.awaitPrefill(err != nil)
+			wait := time.Duration(0)
+			if err == nil || errors.Is(err, errOtherLeg) { // then it has ended, or is about to
+				wait = prefillGrace
+			}
+			l.awaitPrefill(wait)
 			l.settlePrefill()
 		}
 	})
@@ -320,6 +319,7 @@ func (l *legs) settle(err error) {
 func (l *legs) settleDecode(err error) {
 	d := l.decode
 	switch {
+	case d.kind != "": // it was counted, and its answer is passed on for want of a better one
 	case errors.Is(err, errClientGone), errors.Is(err, errShutdown), errors.Is(err, errOtherLeg):
 		l.count(routing.RoleDecode, legCancelled)
 	case err != nil:
@@ -337,7 +337,7 @@ func (l *legs) settlePrefill() {
 	switch {
 	case p.kind == "" && l.status < http.StatusBadRequest:
 		l.endPrefill()
-	case errors.Is(context.Cause(p.ctx), errOtherLeg), clientLeft(ctx):
+	case l.stopped, clientLeft(ctx):
 		l.count(routing.RolePrefill, legCancelled)
 		x.abandon(p)
 	default:
@@ -349,18 +349,18 @@ func (l *legs) settlePrefill() {
 	}
 }
 
-func (l *legs) awaitPrefill(atOnce bool) {
-	if !atOnce {
-		timer := time.NewTimer(prefillGrace)
-		defer timer.Stop()
-		select {
-		case <-l.drained:
-			return
-		case <-timer.C:
-		}
+// awaitPrefill waits for the end of a prefill leg that runs beside, and brings
+// it about after a time.
+func (l *legs) awaitPrefill(wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-l.drained:
+	case <-timer.C:
+		l.stopped = true
+		l.prefill.cancel(errOtherLeg)
+		<-l.drained
 	}
-	l.prefill.cancel(errOtherLeg)
-	<-l.drained
 }
 
 // reuse is what is known of the prompt's computation: the choice of its
@@ -388,7 +388,7 @@ func (l *legs) countOrphan(ctx context.Context) {
 	if l.prefill == nil || !l.computed || l.sent || !clientLeft(ctx) {
 		return
 	}
-	l.computed = false
+	l.computed = false // so that it counts once
 	l.exchange.gateway.metrics.pd.WithLabelValues(pdOrphaned).Inc()
 	l.exchange.gateway.logger.Info("client left between the legs of its request",
 		"request_id", l.exchange.rootID, "engine_id", strings.ToValidUTF8(l.exchange.engineID(l.prefill), ""))
