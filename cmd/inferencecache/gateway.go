@@ -51,10 +51,10 @@ ID is the name under which the replica's publisher reports blocks: the pod name
 in Kubernetes, else the engine's host:port. rank pins requests to one
 data-parallel rank, whose ID ends in #N. model is needed only for engines
 without /v1/models. A replica with another uid than before starts without any
-state. prefill and decode replicas of one model share a request: one computes the
-prompt, the other one answers (vLLM with NIXL, SGLang with bootstrap; the other
-end's bootstrap-port is 8998 by default). caller reserves a replica for callers of a tenant; a cordoned one finishes
-what it has and gets nothing new.
+state. caller reserves a replica for callers of a tenant; a cordoned one finishes
+what it has and gets nothing new. prefill and decode replicas of one model share
+a request: one computes the prompt, the other one takes its KV and answers, by
+NIXL (vllm) or bootstrap (sglang, with bootstrap-port, 8998 by default).
 
 ` + traceHelp + `
 
