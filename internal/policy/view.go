@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/index"
@@ -98,6 +99,11 @@ func (v *View) Templates() []Template { return v.templates }
 
 // Topologies returns the topologies; they must not be changed.
 func (v *View) Topologies() []PDTopology { return v.topologies }
+
+// NamesModel says whether an extension is about the model.
+func (v *View) NamesModel(model string) bool {
+	return slices.ContainsFunc(v.topologies, func(t PDTopology) bool { return t.Model == model })
+}
 
 // Origin returns where policies and quotas came from.
 func (v *View) Origin() Origin { return v.snapshot }

@@ -138,6 +138,10 @@ func TestHostileLabels(t *testing.T) {
 		}
 	}
 	h.lookup(chain("abcd", 64))
+	h.server.SetExtensions(&policy.ExtensionSet{Topologies: []policy.PDTopology{{Namespace: "team", Name: "pd", Model: "planned"}}})
+	planned := chain("abcd", 64)
+	planned.ModelId = "planned"
+	h.lookup(planned)
 	models, tenants := make(map[string]bool), make(map[string]bool)
 	families, err := h.registry.Gather()
 	if err != nil {
@@ -158,8 +162,8 @@ func TestHostileLabels(t *testing.T) {
 			}
 		}
 	}
-	if len(models) != 6 || !models["m"] || !models["__other__"] {
-		t.Errorf("%d model labels, want 4 unknown ones, m and __other__", len(models))
+	if len(models) != 7 || !models["m"] || !models["planned"] || !models["__other__"] {
+		t.Errorf("%d model labels, want 4 unknown ones, m, planned and __other__", len(models))
 	}
 	if len(tenants) != 2 || !tenants["team"] || !tenants["__other__"] {
 		t.Errorf("tenant labels %v, want team and __other__", tenants)

@@ -40,7 +40,8 @@ func (s *Server) LookupRoute(ctx context.Context, in *pb.LookupRouteRequest) (re
 		s.lookups.decided(tenant, decision)
 	}
 	s.noteHot(&call.request, decision)
-	s.lookups.answered(in.GetModelId(), decision.ModelKnown, decision.Reason, decision.HintUsed(), decision.Timings.Total)
+	known := decision.ModelKnown || s.policies.View().NamesModel(in.GetModelId())
+	s.lookups.answered(in.GetModelId(), known, decision.Reason, decision.HintUsed(), decision.Timings.Total)
 	call.request = lookup.Request{}
 	decision.TokenIDs = nil
 	s.routeCalls.Put(call)
