@@ -45,7 +45,7 @@ func TestClientTellsWhichAnswersAreWhole(t *testing.T) {
 		fault   string
 	}{
 		"a whole stream":        {stream, ""},
-		"a refusal":             {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "too busy", 429) }, "too busy"},
+		"a refusal":             {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "too busy", http.StatusTooManyRequests) }, "too busy"},
 		"a stream without end":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "data: {}\n\n") }, "ended early"},
 		"a broken connection":   {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
 		"an end in two pieces":  {splitEnd, ""},
