@@ -26,6 +26,8 @@ replicas:
     tenant: team
     maxInflight: 4
     protocol: h2c
+    role: prefill
+    bootstrapPort: 9000
     cordoned: true
     callers: [x, y]
 routing:
@@ -33,6 +35,7 @@ routing:
   fallback: least_load
   shedTTFT: 8s
   hedgeAfter: p95
+  pdMinUncached: 0
 limits:
   maxInflight: 100
   queue: 0
@@ -56,7 +59,7 @@ func TestFile(t *testing.T) {
 	rank := 1
 	replica := gateway.Replica{
 		ID: "a", UID: "7f3", URL: "http://10.0.0.1:8000", Runtime: "sglang", Rank: &rank, Models: []string{"m"}, Tenant: "team",
-		MaxInflight: 4, Protocol: "h2c", Cordoned: true, CallerTenants: []string{"x", "y"},
+		Role: "prefill", BootstrapPort: 9000, MaxInflight: 4, Protocol: "h2c", Cordoned: true, CallerTenants: []string{"x", "y"},
 	}
 	byFlag := gateway.Replica{ID: "flag", URL: "http://10.0.0.2:8000"}
 	cases := map[string]struct {
@@ -65,7 +68,7 @@ func TestFile(t *testing.T) {
 	}{
 		"the file alone": {want: gateway.Options{
 			Replicas: []gateway.Replica{byFlag, replica}, Policy: "approx", Fallback: "least_load", ShedTTFT: 8 * time.Second,
-			HedgePercentile: 95, MaxInflight: 100, QueueLimit: -1, Timeouts: gateway.Timeouts{Queue: 2 * time.Second},
+			HedgePercentile: 95, PDMinUncached: -1, MaxInflight: 100, QueueLimit: -1, Timeouts: gateway.Timeouts{Queue: 2 * time.Second},
 			Trace: gateway.Trace{Switches: trace.Switches{
 				Log: true, Outcome: true, Sample: 10, Header: trace.HeaderTrusted, HeaderReplica: true,
 				ReplicaNames: trace.NamesHash, RequestOptin: true, OptinTenants: []string{"x"},
@@ -73,7 +76,7 @@ func TestFile(t *testing.T) {
 		}},
 		"flags win over it": {
 			given: []string{
-				"policy", "fallback", "shed-ttft", "hedge-after", "max-inflight", "queue-limit", "queue-timeout",
+				"policy", "fallback", "shed-ttft", "hedge-after", "max-inflight", "pd-min-uncached", "queue-limit", "queue-timeout",
 				"cache-trace", "cache-trace-outcome", "cache-trace-sample", "cache-trace-header", "cache-trace-header-replica",
 				"cache-trace-replica-names", "cache-trace-request-optin", "cache-trace-request-optin-tenants",
 			},
@@ -93,10 +96,14 @@ func TestFile(t *testing.T) {
 
 func TestFaultsHaveAPlace(t *testing.T) {
 	cases := map[string]struct{ text, want string }{
-		"another version":        {"version: 2\n", "gateway.yaml:1:10: version: 2: expected 1"},
-		"an unknown key":         {"replica: []\n", "gateway.yaml:1:1"},
-		"a replica without id":   {"replicas:\n  - url: http://a:1\n", "gateway.yaml:2"},
-		"a replica twice":        {"replicas:\n  - {id: a, url: 'http://a:1'}\n  - {id: a, url: 'http://b:1'}\n", "listed twice"},
+		"another version":      {"version: 2\n", "gateway.yaml:1:10: version: 2: expected 1"},
+		"an unknown key":       {"replica: []\n", "gateway.yaml:1:1"},
+		"a replica without id": {"replicas:\n  - url: http://a:1\n", "gateway.yaml:2"},
+		"a replica twice":      {"replicas:\n  - {id: a, url: 'http://a:1'}\n  - {id: a, url: 'http://b:1'}\n", "listed twice"},
+		"roles that make no pair": {
+			"replicas:\n  - {id: a, url: 'http://a:1', role: prefill}\n  - {id: b, url: 'http://b:1', role: decode, runtime: sglang}\n", "cannot serve",
+		},
+		"an unknown role":        {"replicas:\n  - {id: a, url: 'http://a:1', role: both}\n", "gateway.yaml:2"},
 		"a replica's address":    {"replicas:\n  - id: a\n    url: nowhere\n", "gateway.yaml:2"},
 		"an unknown engine":      {"replicas:\n  - {id: a, url: 'http://a:1', runtime: other}\n", "unknown runtime"},
 		"an unknown policy":      {"routing:\n  policy: best\n", "gateway.yaml:2:11: routing.policy"},

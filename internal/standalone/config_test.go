@@ -28,10 +28,13 @@ engines:
     ranks: 2
   - url: http://127.0.0.1:8001
     events: none
+    role: prefill
 routing:
   policy: hint
   lookupTimeout: 7ms
   exposeReplica: true
+  pdMinUncached: 99
+  pdPrefillTimeout: 20s
 tokenizer:
   mode: render
   folders: [a=b]
@@ -56,9 +59,9 @@ func TestParseReadsEveryKey(t *testing.T) {
 		Version: 1, Listen: "127.0.0.1:8100", Admin: "127.0.0.1:8180", GRPC: "127.0.0.1:8190", Tenant: "team-a",
 		Engines: []Engine{
 			{URL: "http://127.0.0.1:8000", Replica: "a", Runtime: "vllm", Model: "tiny", Events: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5600", Topic: "kv", Ranks: 2},
-			{URL: "http://127.0.0.1:8001", Events: NoEvents},
+			{URL: "http://127.0.0.1:8001", Events: NoEvents, Role: "prefill"},
 		},
-		Routing: Routing{Policy: "hint", LookupTimeout: Duration(7 * time.Millisecond), ExposeReplica: true},
+		Routing: Routing{Policy: "hint", LookupTimeout: Duration(7 * time.Millisecond), ExposeReplica: true, PDMinUncached: 99, PDPrefillTimeout: Duration(20 * time.Second)},
 		Tokenizer: Tokenizer{
 			Mode: "render", Folders: []string{"a=b"}, RenderURL: "http://127.0.0.1:8002",
 			Timeout: Duration(150 * time.Millisecond), Parity: "off",
@@ -133,8 +136,9 @@ func TestParseEngine(t *testing.T) {
 		problem string
 	}{
 		"url alone":      {"http://127.0.0.1:8000", Engine{URL: "http://127.0.0.1:8000"}, ""},
-		"every option":   {"http://h:1,events=tcp://h:2,replay=tcp://h:3,topic=kv,runtime=sglang,model=m,replica=r,ranks=4", Engine{URL: "http://h:1", Events: "tcp://h:2", Replay: "tcp://h:3", Topic: "kv", Runtime: "sglang", Model: "m", Replica: "r", Ranks: 4}, ""},
+		"every option":   {"http://h:1,events=tcp://h:2,replay=tcp://h:3,topic=kv,runtime=sglang,model=m,replica=r,ranks=4,role=prefill,bootstrap-port=9", Engine{URL: "http://h:1", Events: "tcp://h:2", Replay: "tcp://h:3", Topic: "kv", Runtime: "sglang", Model: "m", Replica: "r", Ranks: 4, Role: "prefill", BootstrapPort: 9}, ""},
 		"unknown option": {"http://h:1,port=2", Engine{}, `unknown option "port"`},
+		"unknown role":   {"http://h:1,role=both", Engine{}, "expected single, prefill or decode"},
 		"given twice":    {"http://h:1,model=a,model=b", Engine{}, "model is given twice"},
 		"no value":       {"http://h:1,model", Engine{}, "expected KEY=VALUE"},
 		"no ranks":       {"http://h:1,ranks=0", Engine{}, "expected a number from 1"},
