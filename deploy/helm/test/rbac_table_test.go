@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+// grant is one permission. The table below is what the rendered roles, and the
+// table in docs/install.md, must be.
+type grant struct {
+	who   string
+	scope string // cluster, or namespace for that of the release
+	group string // core for ""
+	// resource may be narrowed to one object by "resource name".
+	resource string
+	verbs    string
+}
+
+const (
+	manager   = "controller"
+	read      = "get list watch"
+	editOne   = "get patch update"
+	ownGroup  = "inferencecache.io"
+	webhooks  = "admissionregistration.k8s.io"
+	lockName  = "inference-cache-controller-leader-lock"
+	caMapName = "inference-cache-server-ca"
+)
+
+// permissions of the processes with default values.
+var permissions = []grant{
+	{"server", "cluster", "authentication.k8s.io", "tokenreviews", "create"},
+
+	{manager, "cluster", ownGroup, "cachebackends", read},
+	{manager, "cluster", ownGroup, "cacheindices", "create " + read},
+	{manager, "cluster", ownGroup, "cachepolicies", read},
+	{manager, "cluster", ownGroup, "cachetenants", read},
+	{manager, "cluster", ownGroup, "pdtopologies", read},
+	{manager, "cluster", ownGroup, "prompttemplates", read},
+	{manager, "cluster", ownGroup, "cachebackends/status", editOne},
+	{manager, "cluster", ownGroup, "cacheindices/status", editOne},
+	{manager, "cluster", ownGroup, "cachepolicies/status", editOne},
+	{manager, "cluster", ownGroup, "cachetenants/status", editOne},
+	{manager, "cluster", ownGroup, "pdtopologies/status", editOne},
+	{manager, "cluster", ownGroup, "prompttemplates/status", editOne},
+	{manager, "cluster", "core", "pods", read},
+	{manager, "cluster", "core", "namespaces", read},
+	{manager, "cluster", "core", "nodes", read},
+	{manager, "cluster", "apps", "daemonsets", read},
+	{manager, "cluster", "apps", "deployments", read},
+	{manager, "cluster", "apps", "replicasets", read},
+	{manager, "cluster", "apps", "statefulsets", read},
+	{manager, "cluster", "batch", "jobs", read},
+	{manager, "cluster", "core", "events", "create patch"},
+	{manager, "cluster", "events.k8s.io", "events", "create patch"},
+	{manager, "cluster", "core", "configmaps", "create"},
+	{manager, "cluster", "core", "configmaps " + caMapName, "delete " + editOne},
+	{manager, "cluster", webhooks, "mutatingwebhookconfigurations inference-cache-mutating-webhook-configuration", editOne},
+	{manager, "cluster", webhooks, "validatingwebhookconfigurations inference-cache-validating-webhook-configuration", editOne},
+	{manager, "cluster", webhooks, "validatingadmissionpolicies inference-cache-stamps", editOne},
+
+	{manager, "namespace", "coordination.k8s.io", "leases", "create"},
+	{manager, "namespace", "coordination.k8s.io", "leases " + lockName, editOne},
+	{manager, "namespace", "core", "secrets", "create"},
+	{manager, "namespace", "core", "secrets inference-cache-server-tls", editOne},
+	{manager, "namespace", "core", "secrets webhook-server-cert", editOne},
+	{manager, "namespace", "discovery.k8s.io", "endpointslices", read},
+}
+
+// accessReviews come on top with server.tenantAuthz rbac.
+var accessReviews = grant{"server", "cluster", "authorization.k8s.io", "subjectaccessreviews", "create"}

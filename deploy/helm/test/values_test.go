@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+)
+
+func TestChartLints(t *testing.T) {
+	result := lint.RunAll(chartDir, map[string]any{}, namespace)
+	for _, message := range result.Messages {
+		if message.Severity >= support.WarningSev {
+			t.Errorf("%s: %v", message.Path, message.Err)
+		}
+	}
+}
+
+func TestSchema(t *testing.T) {
+	refused := map[string]struct{ values, want string }{
+		"a section that is misspelt":            {"serveur: {}", "serveur"},
+		"a field that is misspelt":              {"server: {replica: 3}", "replica"},
+		"no replicas":                           {"server: {replicas: 0}", "replicas"},
+		"replicas in quotes":                    {`controller: {replicas: "2"}`, "replicas"},
+		"a mode of TLS nobody knows":            {"tls: {mode: self}", "mode"},
+		"a mode of authentication nobody knows": {"server: {grpcAuth: on}", "grpcAuth"},
+		"an argument that is no flag":           {"server: {extraArgs: [index-ttl=1h]}", "extraArgs"},
+		"the tag latest":                        {"image: {tag: latest}", "tag"},
+		"a digest that is none":                 {"image: {digest: abc}", "digest"},
+		"a repository with a tag":               {"image: {repository: ic.test/x:1}", "repository"},
+		"a short repository":                    {"image: {repository: inferencecache}", "repository"},
+		"a reader without tenants":              {"server: {tenantReaders: [{caller: x, tenants: []}]}", "tenants"},
+		"a reader in two words":                 {"server: {tenantReaders: [{caller: x y, tenants: [a]}]}", "caller"},
+		"a gateway without tenant":              {"gateway: {enabled: true, adminTokenSecret: x}", "tenant"},
+		"a gateway without an admin token":      {"gateway: {enabled: true, tenant: x}", "adminTokenSecret"},
+		"a resource kind nobody knows":          {"server: {resources: {limit: {cpu: 1}}}", "limit"},
+	}
+	for name, tc := range refused {
+		t.Run(name+" is refused", func(t *testing.T) {
+			_, err := templates(t, tc.values)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("the error does not name %s: %v", tc.want, err)
+			}
+		})
+	}
+	for name, values := range variants {
+		t.Run(name+" is accepted", func(t *testing.T) {
+			if _, err := templates(t, values); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestNotes(t *testing.T) {
+	for values, want := range map[string]string{
+		"":                            "inference-cache-server-headless." + namespace,
+		"tls: {mode: \"off\"}":        "TLS is off",
+		"server: {grpcAuth: \"off\"}": "gRPC takes callers without credentials",
+	} {
+		files, err := templates(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := files["inference-cache/templates/NOTES.txt"]; !strings.Contains(notes, want) {
+			t.Errorf("values %q: notes without %q:\n%s", values, want, notes)
+		}
+	}
+}
+
+func TestImages(t *testing.T) {
+	for values, want := range map[string]string{
+		"": "ic.test/inferencecache:" + loadChart(t).Metadata.AppVersion,
+		"image: {tag: v1.2.3, repository: \"mirror.example:5000/a/b\"}": "mirror.example:5000/a/b:v1.2.3",
+		"image: {tag: v1.2.3, digest: \"sha256:" + digest + "\"}":       "ic.test/inferencecache@sha256:" + digest,
+	} {
+		for _, d := range render(t, values+"\n"+gatewayOn).deployments(t) {
+			for _, c := range d.Spec.Template.Spec.Containers {
+				if c.Image != want {
+					t.Errorf("values %q: %s runs %s, want %s", values, d.Name, c.Image, want)
+				}
+			}
+		}
+	}
+}
