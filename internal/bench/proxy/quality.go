@@ -72,7 +72,7 @@ func place(ctx context.Context, to map[string][]quality.Result, w quality.Worklo
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	result, err := quality.Measure(quality.Options{Fleet: w.Fleet, Seed: seed}, w.Arrivals)
+	result, err := quality.Measure(quality.Options{Fleet: w.Fleet, Seed: seed, Warmup: w.Warmup}, w.Arrivals)
 	to[w.Name] = append(to[w.Name], result)
 	return err
 }

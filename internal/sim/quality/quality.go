@@ -7,7 +7,9 @@
 package quality
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/inferencecache/inference-cache/internal/sim/oracle"
@@ -26,9 +28,11 @@ type Options struct {
 	Gateways int
 	// Seed of the router's random choices. Default 0.
 	Seed uint64
+	// Warmup is how long arrivals are placed before they count. Default 0.
+	Warmup time.Duration
 }
 
-// Result compares one placement with the references.
+// Result compares one placement with the references, after the warm-up.
 type Result struct {
 	Requests     int            `json:"requests"`
 	PromptTokens int            `json:"prompt_tokens"`
@@ -42,7 +46,7 @@ type Result struct {
 	// UnknownTokens were held by some replica when their request was placed,
 	// but the index did not know; DeclinedTokens it knew, and routing chose
 	// another replica for its load. What else the oracle reuses is due to
-	// earlier placements.
+	// earlier placements. Both and the counts below include the warm-up.
 	UnknownTokens  int `json:"unknown_tokens"`
 	DeclinedTokens int `json:"declined_tokens"`
 	// Reasons and Origins count the router's decisions.
@@ -66,14 +70,15 @@ func Measure(options Options, arrivals []oracle.Arrival) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("measure quality: %w", err)
 	}
+	warm, _ := slices.BinarySearchFunc(arrivals, options.Warmup, func(a oracle.Arrival, at time.Duration) int { return cmp.Compare(a.At, at) })
 	run := func(policy oracle.Policy, listener oracle.Listener) oracle.Summary {
 		fleet := options.Fleet
 		fleet.Listener = listener
-		return oracle.Summarize(fleet.Replicas, arrivals, oracle.Run(fleet, policy, arrivals))
+		return oracle.Summarize(fleet.Replicas, arrivals[warm:], oracle.Run(fleet, policy, arrivals)[warm:])
 	}
 	bound := oracle.Bound{PrefillTokensPerSecond: options.Fleet.Timing.PrefillTokensPerSecond}
 	result := Result{
-		Requests:   len(arrivals),
+		Requests:   len(arrivals) - warm,
 		Router:     run(router.choose, router),
 		Oracle:     run(oracle.AllKnowing(bound), nil),
 		LeastLoad:  run(oracle.LeastLoad, nil),
@@ -83,7 +88,7 @@ func Measure(options Options, arrivals []oracle.Arrival) (Result, error) {
 	}
 	result.Reasons, result.Origins = router.reasons, router.origins
 	result.UnknownTokens, result.DeclinedTokens = router.unknownTokens, router.declinedTokens
-	for _, arrival := range arrivals {
+	for _, arrival := range arrivals[warm:] {
 		result.PromptTokens += len(arrival.Prompt)
 	}
 	if result.Oracle.ReusedTokens > 0 {

@@ -75,6 +75,22 @@ func TestTheIndexKnowsEveryHeldPrefix(t *testing.T) {
 	}
 }
 
+func TestWarmupDoesNotCount(t *testing.T) {
+	arrivals := oracle.Arrivals(workload.Generate(workload.Config{Duration: 12 * time.Second, Conversations: 32}), 0)
+	options := fleet(4, 2048)
+	options.Warmup = arrivals[len(arrivals)/2].At
+	warm, err := Measure(options, arrivals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(arrivals) - len(arrivals)/2; warm.Requests != want {
+		t.Errorf("%d requests count, want %d", warm.Requests, want)
+	}
+	if got := warm.LeastLoad.ReusedTokens + warm.LeastLoad.ComputedTokens; got != warm.PromptTokens {
+		t.Errorf("%d tokens reused and computed of %d", got, warm.PromptTokens)
+	}
+}
+
 func TestMeasureRefuses(t *testing.T) {
 	cases := map[string]Options{
 		"no replicas":       {},

@@ -18,6 +18,8 @@ type Workload struct {
 	Arrivals []oracle.Arrival
 	// Reuse is false where no prompt begins like another.
 	Reuse bool
+	// Warmup is how long arrivals are placed before they count.
+	Warmup time.Duration
 }
 
 // Generated returns the workloads of a seed: chats and single requests that
@@ -26,30 +28,32 @@ func Generated(seed uint64) []Workload {
 	small := oracle.Config{Replicas: 4, Scheduler: sched.Config{CapacityBlocks: 1536}}
 	wide := oracle.Config{Replicas: 8, Scheduler: sched.Config{CapacityBlocks: 1536}}
 	single := [2]int{1, 1}
+	// More than one replica can answer.
+	shared := workload.Config{Conversations: 1200, Turns: single, SystemPrompts: 1, SystemBytes: 2000}
 	all := []struct {
 		name   string
 		fleet  oracle.Config
 		config workload.Config
+		warmup time.Duration
 	}{
-		{"chats, low load", small, workload.Config{Duration: 2 * time.Minute}},
-		{"chats, high load", small, workload.Config{}},
+		{"chats, low load", small, workload.Config{Duration: 2 * time.Minute}, 0},
+		{"chats, high load", small, workload.Config{}, 0},
 		{"a quarter shared, low load", small, workload.Config{
 			Conversations: 90, Turns: single, SystemBytes: 480, UserBytes: [2]int{1300, 1400},
-		}},
+		}, 0},
 		{"a quarter shared, high load", small, workload.Config{
 			Conversations: 400, Turns: single, SystemBytes: 480, UserBytes: [2]int{1300, 1400},
-		}},
-		{"one prompt shared by all, high load", wide, workload.Config{
-			Conversations: 1200, Turns: single, SystemPrompts: 1, SystemBytes: 2000,
-		}},
-		{"no reuse, low load", small, workload.Config{Unique: true}},
-		{"no reuse, high load", small, workload.Config{Unique: true, Conversations: 340}},
+		}, 0},
+		{"one prompt shared by all, from the start", wide, shared, 0},
+		{"one prompt shared by all, warm", wide, shared, 6 * time.Second},
+		{"no reuse, low load", small, workload.Config{Unique: true}, 0},
+		{"no reuse, high load", small, workload.Config{Unique: true, Conversations: 340}, 0},
 	}
 	out := make([]Workload, len(all))
 	for i, w := range all {
 		w.config.Seed = seed
 		out[i] = Workload{
-			Name: w.name, Fleet: w.fleet, Reuse: !w.config.Unique,
+			Name: w.name, Fleet: w.fleet, Reuse: !w.config.Unique, Warmup: w.warmup,
 			Arrivals: oracle.Arrivals(workload.Generate(w.config), 0),
 		}
 	}
@@ -77,10 +81,10 @@ func TraceFleet() oracle.Config {
 func Traced(name string, requests []workload.TraceRequest) []Workload {
 	lone := unshared(requests)
 	return []Workload{
-		{name + ", low load", TraceFleet(), TraceArrivals(requests, traceBlockSize), true},
-		{name + ", high load", TraceFleet(), TraceArrivals(hurried(requests), traceBlockSize), true},
-		{name + " without reuse, low load", TraceFleet(), TraceArrivals(lone, traceBlockSize), false},
-		{name + " without reuse, high load", TraceFleet(), TraceArrivals(hurried(lone), traceBlockSize), false},
+		{name + ", low load", TraceFleet(), TraceArrivals(requests, traceBlockSize), true, 0},
+		{name + ", high load", TraceFleet(), TraceArrivals(hurried(requests), traceBlockSize), true, 0},
+		{name + " without reuse, low load", TraceFleet(), TraceArrivals(lone, traceBlockSize), false, 0},
+		{name + " without reuse, high load", TraceFleet(), TraceArrivals(hurried(lone), traceBlockSize), false, 0},
 	}
 }
 
