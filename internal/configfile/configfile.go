@@ -40,7 +40,7 @@ func NewFault(path, problem string) *Fault { return &Fault{Path: path, Problem: 
 func (f *Fault) Error() string { return f.Path[len("$."):] + ": " + f.Problem }
 
 // Load reads a file into config, a pointer to a struct, and checks it. Unknown
-// keys are faults.
+// keys are faults, and so is a file without any.
 func Load(path string, config any, check func() *Fault) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -65,7 +65,12 @@ func Parse(name string, data []byte, config any, check func() *Fault) (err error
 		return &Error{name, position.Line, position.Column, "a second document: expected one"}
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
-	if err := decoder.Decode(config); err != nil && !errors.Is(err, io.EOF) {
+	err = decoder.Decode(config)
+	if errors.Is(err, io.EOF) {
+		// A file that somebody is about to write must not take all away.
+		return &Error{File: name, Problem: "the file is empty: expected at least a version"}
+	}
+	if err != nil {
 		return syntaxError(name, err)
 	}
 	if fault := check(); fault != nil {

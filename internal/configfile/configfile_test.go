@@ -46,6 +46,8 @@ func TestParse(t *testing.T) {
 		"no number":        {"name: a\ncount: many\n", "f.yaml:2:8"},
 		"two documents":    {"name: a\n---\nname: b\n", "a second document"},
 		"no YAML":          {"name: [", "f.yaml"},
+		"nothing":          {"", "f.yaml: the file is empty"},
+		"comments alone":   {"# name: a\n\n", "f.yaml: the file is empty"},
 		"a missing value":  {"size: 1\n", "f.yaml: name: expected a name"},
 	}
 	for name, tc := range cases {
