@@ -214,8 +214,9 @@ func (a *attempt) fail(err error) {
 
 func (a *attempt) classifyStatus(status int, retry500 bool) {
 	switch {
-	case status >= 300 && status < 400:
-		a.kind, a.fault = kindReset, upstreamFailed() // redirects are not followed
+	case status < 200, status >= 300 && status < 400:
+		// Nobody asked for another protocol, and redirects are not followed.
+		a.kind, a.fault = kindReset, upstreamFailed()
 	case status == http.StatusTooManyRequests:
 		a.kind, a.retryable = kindStatus429, true
 	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:

@@ -324,6 +324,50 @@ func TestBrokenStreams(t *testing.T) {
 	}
 }
 
+// What follows the end of a stream is no fault of the answer.
+func TestStreamsThatBreakAfterTheirEnd(t *testing.T) {
+	const last = "data: {\"n\":1}\n\ndata: [DONE]\n\n"
+	hang := func(_ io.Writer, r *http.Request) { <-r.Context().Done() }
+	tests := map[string][]func(io.Writer, *http.Request){
+		"the connection breaks":        {event(last), crash},
+		"the connection stays open":    {event(last), hang},
+		"it breaks before the newline": {event(last[:len(last)-1]), event("\n"), crash},
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			a := newEngine(t, "a", func(e *engine) { e.generate = events(steps...) })
+			f := start(t, gateway.Options{Timeouts: gateway.Timeouts{Idle: 100 * time.Millisecond}}, a)
+			if got := f.post("/v1/completions", streamBody); got.body != last {
+				t.Errorf("stream %q, want %q", got.body, last)
+			}
+			f.idle()
+			if got := f.value("gateway_upstream_errors_total", "kind", "mid_stream"); got != 0 {
+				t.Errorf("%v failures counted, want 0", got)
+			}
+		})
+	}
+}
+
+// An engine that leaves HTTP must not take the client with it.
+func TestAnswerInAnotherProtocol(t *testing.T) {
+	a := newEngine(t, "a", func(e *engine) {
+		e.generate = func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n")
+			_ = conn.Close()
+		}
+	})
+	f := start(t, gateway.Options{}, a)
+	got := f.post("/v1/completions", prompt())
+	if got.status != http.StatusBadGateway || !strings.Contains(got.body, `"code":"upstream_failed"`) {
+		t.Errorf("%d %s, want 502 upstream_failed", got.status, got.body)
+	}
+	f.idle()
+}
+
 func TestBrokenAnswer(t *testing.T) {
 	a := newEngine(t, "a", func(e *engine) {
 		e.generate = func(w http.ResponseWriter, _ *http.Request) {

@@ -36,6 +36,9 @@ func (x *exchange) relay(a *attempt) {
 	x.writer.WriteHeader(a.response.StatusCode)
 	defer func() { _ = r.control.SetWriteDeadline(time.Time{}) }()
 	err := r.run()
+	if r.done {
+		err = nil // whatever happens to either connection after that
+	}
 	a.timer.Stop()
 	_ = a.response.Body.Close()
 	gone := errors.Is(err, errClientGone)
@@ -79,6 +82,8 @@ type relay struct {
 	pending []byte
 	// midEvent is set while the last complete line is not an empty one.
 	midEvent bool
+	// done is set once the client has the last event of a complete stream.
+	done bool
 	// dropBlank is set after an event was removed, up to its last line.
 	dropBlank       bool
 	usage           usageReader
@@ -166,10 +171,22 @@ func (r *relay) pass(piece []byte) error {
 		whole = r.withoutUsage(whole)
 	}
 	err := r.write(whole)
+	r.done = r.done || err == nil && endsStream(whole)
 	r.midEvent = len(whole) > 0 && !bytes.HasSuffix(whole, []byte("\n\n")) && !bytes.HasSuffix(whole, []byte("\n\r\n"))
 	r.pending = append(r.pending[:0], piece[end:]...)
 	return err
 }
+
+// endsStream reports whether lines end with the event that ends a stream.
+func endsStream(lines []byte) bool {
+	lines = bytes.TrimRight(lines, "\r\n")
+	return bytes.Equal(lines, endOfStream) || bytes.HasSuffix(lines, lineEndOfStream)
+}
+
+var (
+	lineEndOfStream = []byte("\ndata: [DONE]")
+	endOfStream     = lineEndOfStream[1:]
+)
 
 // write sends bytes to the client at once.
 func (r *relay) write(p []byte) error {
