@@ -276,7 +276,7 @@ func (x *exchange) account(r *relay) {
 		m.tokens.WithLabelValues("engine_cached").Add(float64(max(cached, 0)))
 	}
 	x.checkParity(decision, reported, cached, known)
-	if known && !x.batch {
+	if known && !x.batch && !x.fields.several {
 		x.checkHonesty(guard, cached)
 	}
 	if told := r.usage.last; told != nil && told.CompletionTokens > 1 && r.events {
@@ -310,7 +310,8 @@ func (x *exchange) checkHonesty(guard *routing.Guard, cached int) {
 func (x *exchange) checkParity(decision *routing.Decision, reported *usage, cached int, cachedKnown bool) {
 	m := x.gateway.metrics
 	result := "skipped"
-	if reported != nil && x.promptTokens > 0 && !x.batch {
+	comparable := !x.batch && !x.fields.several
+	if reported != nil && x.promptTokens > 0 && comparable {
 		result = verdict(reported.PromptTokens == x.promptTokens)
 		if of, known := x.gateway.pools.Load().byReplica[decision.Replica]; known {
 			x.gateway.parity.noteCount(of, reported.PromptTokens != x.promptTokens)
@@ -320,7 +321,7 @@ func (x *exchange) checkParity(decision *routing.Decision, reported *usage, cach
 
 	result = "skipped"
 	prediction := &decision.Prediction
-	if cachedKnown && prediction.ReasonCode == routing.ReasonPrefixMatch {
+	if cachedKnown && comparable && prediction.ReasonCode == routing.ReasonPrefixMatch {
 		difference := prediction.OverlapTokens - cached
 		sign := "over"
 		if difference < 0 {

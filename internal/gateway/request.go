@@ -34,6 +34,9 @@ type fields struct {
 	trusted bool
 	model   string
 	stream  bool
+	// several is set for more than one answer to a prompt; engines differ in
+	// how they count its tokens then.
+	several bool
 	salt    string
 	// hasStreamOptions is set even if they are null.
 	hasStreamOptions bool
@@ -151,6 +154,8 @@ func (f *fields) set(key, value []byte) *apiError {
 	case "stream":
 		f.stream = bytes.Equal(value, []byte("true"))
 		ok = f.stream || isNull || bytes.Equal(value, []byte("false"))
+	case "n":
+		f.several = !isNull && !bytes.Equal(value, []byte("1"))
 	case "rid", "request_id":
 		if id, isText := jsonscan.String(value); isText {
 			f.callerID = id

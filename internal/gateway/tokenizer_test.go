@@ -122,6 +122,30 @@ func TestGW_17_BlockSizeMismatch(t *testing.T) {
 	}
 }
 
+// Engines differ in how they count the tokens of several answers, so such a
+// request proves nothing about tokenizer or index.
+func TestSeveralAnswersAreNotCompared(t *testing.T) {
+	several := func(e *engine) {
+		e.generate = func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"choices":[],"usage":{"prompt_tokens":128,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":96}}}`)
+		}
+	}
+	f := start(t, gateway.Options{Lookuper: says("PREFIX_MATCH", "a")}, newEngine(t, "a", several), newEngine(t, "b", several))
+	for name, tc := range map[string]struct{ n, result string }{
+		"two answers": {"2", "skipped"}, "one answer": {"1", "mismatch"}, "one by default": {"null", "mismatch"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := []string{"check", "count", "result", tc.result}
+			before := f.value("routing_parity_total", labels...)
+			f.post("/v1/completions", strings.Replace(prompt(), "{", `{"n":`+tc.n+`,`, 1))
+			f.idle()
+			if got := f.value("routing_parity_total", labels...) - before; got != 1 {
+				t.Errorf("%v comparisons with result %s, want 1", got, tc.result)
+			}
+		})
+	}
+}
+
 // TestCountParity checks that engines which count other numbers of tokens are
 // found out over 200 answers, and that a rare difference is not.
 func TestCountParity(t *testing.T) {

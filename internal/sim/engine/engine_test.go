@@ -153,7 +153,8 @@ func TestPromptForms(t *testing.T) {
 		"token ids":        {`[104,105]`, 1, 2},
 		"a list of texts":  {`["hi","you"]`, 2, 5},
 		"lists of ids":     {`[[1,2,3],[4]]`, 2, 4},
-		"one text, n is 2": {`"hi","n":2`, 2, 4},
+		"one text, n is 2": {`"hi","n":2`, 2, 2},
+		"texts, n is 2":    {`["hi","you"],"n":2`, 4, 5},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,7 @@ func (h *Handler) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.generate(w, r, &generation{
-		handler: h, sampling: request.sampling, prompts: prompts,
+		handler: h, sampling: request.sampling, prompts: prompts, copies: len(prompts) / len(request.Prompt),
 		fallback: completionTokens, format: textFormat{}, id: withPrefix("cmpl-", requestID(r)),
 	})
 }
@@ -50,7 +50,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.generate(w, r, &generation{
-		handler: h, sampling: request.sampling, prompts: prompts,
+		handler: h, sampling: request.sampling, prompts: prompts, copies: len(prompts),
 		format: chatFormat{}, id: withPrefix("chatcmpl-", requestID(r)),
 	})
 }
@@ -60,6 +60,7 @@ type generation struct {
 	handler  *Handler
 	sampling sampling
 	prompts  [][]uint32
+	copies   int // of each prompt, one after the other; usage counts one
 	fallback int // answer length when the caller gave none; 0: what fits
 	format   format
 	id       string
@@ -151,10 +152,15 @@ func (g *generation) submit(r *http.Request) error {
 			return unavailable(err)
 		}
 		g.streams = append(g.streams, stream)
-		g.usage.PromptTokens += len(prompt)
+		if g.counts(i) {
+			g.usage.PromptTokens += len(prompt)
+		}
 	}
 	return nil
 }
+
+// counts reports whether a sequence is the first of its prompt.
+func (g *generation) counts(index int) bool { return g.copies <= 1 || index%g.copies == 0 }
 
 func (g *generation) close() {
 	for _, stream := range g.streams {
@@ -179,7 +185,9 @@ func (g *generation) read(r *http.Request, each func(index int, token rank.Token
 			}
 			if first {
 				g.handler.metrics.firstToken(g.rankID, token.At.Sub(begin))
-				g.addCached(token.CachedTokens)
+				if g.counts(index) {
+					g.addCached(token.CachedTokens)
+				}
 			}
 			g.usage.CompletionTokens++
 			if token.Finish != sched.Running {

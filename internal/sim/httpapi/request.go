@@ -130,7 +130,7 @@ func (p promptList) prompts(n *int) ([][]uint32, error) {
 	if n != nil {
 		copies = *n
 	}
-	if copies < 1 || len(p)*copies > maxPrompts {
+	if copies < 1 || copies > maxPrompts || len(p)*copies > maxPrompts {
 		return nil, badRequest("n", "n: at least 1 and at most %d sequences are expected", maxPrompts)
 	}
 	var all [][]uint32
