@@ -108,6 +108,14 @@ func (s *Summary) cause() (Cause, string) {
 	return s.compare(s.Choice.Prediction)
 }
 
+// withheld says what else an answer without a match may mean.
+func withheld(reason trace.Text) string {
+	if reason != "AFFINITY_HINT" && reason != "TENANT_HOT" {
+		return ""
+	}
+	return " (it names none either when all replicas hold the prefix alike, or when a floor of the policy withholds the match)"
+}
+
 // compare puts the prediction beside what the engine says.
 func (s *Summary) compare(p *trace.Prediction) (Cause, string) {
 	chosen, best := p.OverlapBlocks.Value, p.BestOverlapBlocks.Value
@@ -122,9 +130,10 @@ func (s *Summary) compare(p *trace.Prediction) (Cause, string) {
 	}
 	switch {
 	case told && chosen == 0 && found > size:
-		return CauseIndexError, fmt.Sprintf("no replica was known to hold a prefix, yet the engine found %d cached tokens", found)
+		return CauseIndexError, fmt.Sprintf("the index named no holder of a prefix, yet the engine found %d cached tokens%s",
+			found, withheld(p.ReasonCode))
 	case best == 0:
-		return CauseNoReuse, "no replica was known to hold a prefix of the prompt"
+		return CauseNoReuse, "the index named no holder of a prefix of the prompt"
 	case !told:
 		return CausePredicted, fmt.Sprintf("%d cached tokens are expected; the engine has not told what it found", chosen*size)
 	case found+size < chosen*size:

@@ -109,6 +109,19 @@ func TestCauses(t *testing.T) {
 	}
 }
 
+// Without a match in the answer nobody can tell an error of the index from a
+// match that it withheld.
+func TestWithheldMatchIsNamed(t *testing.T) {
+	for reason, want := range map[trace.Text]bool{"AFFINITY_HINT": true, "TENANT_HOT": true, "NO_HINT": false} {
+		p := predicted("miss", 0, 0)
+		p.ReasonCode = reason
+		got := report.Summarize(request(t, func(q *trace.Request) { sent(q, 0, "policy", p, 512) }))
+		if strings.Contains(got.Because, "hold the prefix alike") != want || got.Cause != report.CauseIndexError {
+			t.Errorf("%s: %s (%s), want the other explanation: %v", reason, got.Cause, got.Because, want)
+		}
+	}
+}
+
 func TestText(t *testing.T) {
 	requests := [][]*trace.Record{
 		request(t, func(q *trace.Request) {

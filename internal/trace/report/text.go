@@ -219,9 +219,9 @@ var meanings = map[string]string{
 
 var branchMeanings = map[string]string{
 	"hit":                   ", and it holds the prefix",
-	"miss":                  ", nobody holds the prefix",
-	"affinity":              ", nobody holds the prefix and all are equally loaded",
-	"tenant_hot":            ", nobody holds the prefix, the tenant reuses most there",
+	"miss":                  ", the index named no holder",
+	"affinity":              ", the index named no holder and all are equally loaded",
+	"tenant_hot":            ", the index named no holder, the tenant reuses most there",
 	"short_request":         ", the prompt is shorter than a block",
 	"timeout":               ", the index did not answer in time",
 	"no_hint":               ", the index named nobody",
