@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"internal/defaults", "internal/livefile"},
 	{
 		"api/v1alpha1", "pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
-		"internal/ranking", "internal/breaker", "internal/finding", "internal/admission", "internal/configfile", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/testcert", "internal/webhookcert",
+		"internal/ranking", "internal/breaker", "internal/finding", "internal/admission", "internal/configfile", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/testcert", "internal/imagetar", "internal/webhookcert",
 		"internal/trace",
 	},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client", "internal/adapter", "internal/kubetest"},
