@@ -206,9 +206,13 @@ func (f *fixture) inBackgroundWith(body string) <-chan answer {
 
 // TestBootstrapLegsAreRedoneTogether fails each leg once before the first byte.
 func TestBootstrapLegsAreRedoneTogether(t *testing.T) {
+	// The failing leg waits until the other one has arrived.
+	arrived := make(chan struct{}, 1)
+	waits := func(w http.ResponseWriter, r *http.Request) { arrived <- struct{}{}; hang(w, r) }
+	fails := func(w http.ResponseWriter, r *http.Request) { <-arrived; answerStatus(503)(w, r) }
 	for name, tc := range map[string]struct{ prefill, decode http.HandlerFunc }{
-		"prefill": {inTurn(answerStatus(503), answerJSON("p", 0)), inTurn(hang, answerJSON("d", 0))},
-		"decode":  {inTurn(hang, answerJSON("p", 0)), inTurn(answerStatus(503), answerJSON("d", 0))},
+		"prefill": {inTurn(fails, answerJSON("p", 0)), inTurn(waits, answerJSON("d", 0))},
+		"decode":  {inTurn(waits, answerJSON("p", 0)), inTurn(fails, answerJSON("d", 0))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, d := newEngine(t, "p"), newEngine(t, "d")
@@ -235,17 +239,27 @@ func TestBootstrapFailureAfterTheFirstByte(t *testing.T) {
 	for name, prefillFails := range map[string]bool{"of the prefill leg": true, "of the decode leg": false} {
 		t.Run(name, func(t *testing.T) {
 			p, d := newEngine(t, "p"), newEngine(t, "d")
-			begun := make(chan struct{})
-			decode := events(event("data: one\n\n"), func(io.Writer, *http.Request) { close(begun) }, crash)
+			seen, asked := make(chan struct{}), make(chan struct{})
+			decode := events(func(io.Writer, *http.Request) { <-asked }, event("data: one\n\n"), crash)
+			p.generate = func(w http.ResponseWriter, r *http.Request) { close(asked); answerJSON("p", 0)(w, r) }
 			if prefillFails {
-				decode = events(event("data: one\n\n"), func(_ io.Writer, r *http.Request) { close(begun); <-r.Context().Done() })
-				p.generate = func(http.ResponseWriter, *http.Request) { <-begun; panic(http.ErrAbortHandler) }
+				decode = events(event("data: one\n\n"), func(_ io.Writer, r *http.Request) { <-r.Context().Done() })
+				p.generate = func(http.ResponseWriter, *http.Request) { <-seen; panic(http.ErrAbortHandler) }
 			}
 			decoded := ended(d, decode)
 			f := bootstrapped(t, gateway.Options{}, []*engine{p}, []*engine{d})
-			got := inTime(t, "the stream", f.inBackgroundWith(body))
-			if got.status != 200 || !strings.Contains(got.body, "one") || !strings.Contains(got.body, `"error"`) {
-				t.Errorf("%d %s", got.status, got.body)
+			response, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			first := make([]byte, len("data: one\n\n"))
+			if _, err := io.ReadFull(response.Body, first); err != nil || string(first) != "data: one\n\n" {
+				t.Fatalf("%q: %v", first, err)
+			}
+			close(seen)
+			if rest, err := io.ReadAll(response.Body); err != nil || !strings.HasPrefix(string(rest), `data: {"error"`) {
+				t.Errorf("%q: %v", rest, err)
 			}
 			waitFor(t, "the decode engine's request ends", decoded)
 			if len(p.requests()) != 1 || len(d.requests()) != 1 {
