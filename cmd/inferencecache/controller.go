@@ -7,6 +7,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -29,6 +31,9 @@ type controllerOptions struct {
 	caFile, serverName  string
 	snapshotURL         string
 	policyURL           string
+	probeURL            string
+	grpcAddress         string
+	lookupTokenFile     string
 	controllerTokenFile string
 	policyTokenFile     string
 }
@@ -42,6 +47,8 @@ func (c *cli) newControllerCommand() *cobra.Command {
 cluster to every server, after each change and every 30 seconds, and says on
 each resource whether it is in force and where not. It polls the servers and
 shows what they know in the status of CacheIndex, CacheTenant and CacheBackend.
+It says on each CacheBackend whether its engines are injected, heard of and
+found by a self-test, and resolves the pools of each PDTopology to engines.
 Inside a pod it uses the pod's service account; elsewhere --kubeconfig.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runController(cmd.Context(), options) },
@@ -54,11 +61,15 @@ func (o *controllerOptions) addFlags(flags *pflag.FlagSet) {
 	x := &o.controller
 	flags.StringVar(&o.snapshotURL, "server-snapshot-url", "http://inference-cache-server:8081/snapshot", "where servers are polled")
 	flags.StringVar(&o.policyURL, "server-policy-url", "http://inference-cache-server:8081/policy", "where policy is pushed")
+	flags.StringVar(&o.probeURL, "server-probe-url", "http://inference-cache-server:8081/probe", "where self-tests are run; empty runs none")
+	flags.StringVar(&o.grpcAddress, "policy-server-grpc-address", "inference-cache-server.inference-cache-system.svc.cluster.local:9090", "gRPC of the servers, part of the self-test; with --server-discovery=endpoints only its port and name count; empty leaves it out")
+	flags.IntVar(&x.Reconciles, "max-concurrent-reconciles", controller.DefaultReconciles, "resources of a kind looked at at once")
 	flags.StringVar(&o.discovery, "server-discovery", string(controller.DiscoverURL), "url: call exactly those URLs; endpoints: call every endpoint of the Service in them")
 	flags.StringVar(&o.caFile, "server-ca-file", "", "authorities that servers' certificates are checked against (default the system's)")
 	flags.StringVar(&o.serverName, "server-name", "", "name in servers' certificates, whatever address is called (default the host of the URL)")
 	flags.StringVar(&o.controllerTokenFile, "controller-token-file", controlclient.DefaultControllerTokenFile, "token for polls; a missing file sends none")
 	flags.StringVar(&o.policyTokenFile, "policy-token-file", controlclient.DefaultPolicyTokenFile, "token for pushes; a missing file sends none")
+	flags.StringVar(&o.lookupTokenFile, "lookup-token-file", controller.DefaultLookupTokenFile, "token for the lookup of the self-test; sent over TLS or loopback only, a missing file sends none")
 	flags.IntVar(&x.WireVersion, "policy-wire-version", policy.CurrentVersion, "schema version of pushed policy, for older servers: 3 to 7")
 	flags.DurationVar(&x.PushInterval, "cachepolicy-push-interval", controller.DefaultPushInterval, "time between pushes without a change")
 	flags.DurationVar(&x.PollInterval, "cacheindex-refresh-interval", controller.DefaultPollInterval, "time between polls")
@@ -86,12 +97,18 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	default:
 		return usagef("--server-discovery %q: expected url or endpoints", o.discovery)
 	}
+	if o.controller.Reconciles < 1 {
+		return usagef("--max-concurrent-reconciles %d: expected at least 1", o.controller.Reconciles)
+	}
+	if err := o.setFace(logger); err != nil {
+		return err
+	}
 	calls, err := o.httpClient()
 	if err != nil {
 		return err
 	}
 	o.controller.Servers = controlclient.Options{
-		URLs:                controlclient.URLs{Snapshot: o.snapshotURL, Policy: o.policyURL},
+		URLs:                controlclient.URLs{Snapshot: o.snapshotURL, Policy: o.policyURL, Probe: o.probeURL},
 		ControllerTokenFile: o.controllerTokenFile, PolicyTokenFile: o.policyTokenFile, HTTP: calls,
 		Unreadable: func(err error) { logger.Warn("a call goes out without a token", "error", err) },
 	}
@@ -100,6 +117,21 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	}
 	o.controller.Logger = logger
 	return controller.Run(ctx, o.controller)
+}
+
+// setFace has the self-test include the servers' gRPC.
+func (o *controllerOptions) setFace(logger *slog.Logger) error {
+	if o.grpcAddress == "" || o.probeURL == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(o.grpcAddress); err != nil {
+		return usagef("--policy-server-grpc-address: expected host:port: %v", err)
+	}
+	o.controller.Face = &controller.GRPCFace{
+		Address: o.grpcAddress, EachServer: o.controller.Discovery == controller.DiscoverEndpoints,
+		CAFile: o.caFile, ServerName: o.serverName, TokenFile: o.lookupTokenFile, Logger: logger,
+	}
+	return nil
 }
 
 // httpClient checks servers against one name whatever address is dialled.

@@ -6,9 +6,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 )
+
+// ErrOtherBackend is returned for an answer about another backend.
+var ErrOtherBackend = errors.New("the server answered for another backend")
 
 // ProbeRequest says what to test.
 type ProbeRequest struct {
@@ -76,7 +80,7 @@ func (c *Client) Probe(ctx context.Context, probe ProbeRequest) (*ProbeResult, I
 		return nil, identity, fmt.Errorf("decode probe result: %w", err)
 	}
 	if result.Backend != probe.Backend {
-		return nil, identity, fmt.Errorf("the server answered for backend %q, asked was %q", result.Backend, probe.Backend)
+		return nil, identity, fmt.Errorf("%w: %.128q, asked was %q", ErrOtherBackend, result.Backend, probe.Backend)
 	}
 	return result, identity, nil
 }

@@ -4,12 +4,16 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
@@ -58,6 +63,15 @@ type Options struct {
 	WireVersion                int
 	PushInterval, PollInterval time.Duration
 	MaxReplicas                int
+	// Reconciles is how many CacheBackends, and how many PDTopologies, are
+	// looked at at once; default DefaultReconciles.
+	Reconciles int
+	// Face tests what clients see of the servers; default not. Self-tests run
+	// when Servers has a URL for them.
+	Face Face
+	// ConfigHash and SidecarImage are those of BackendOptions.
+	ConfigHash   func(*v1alpha1.CacheBackend) string
+	SidecarImage string
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
 	// MetricsAddress and HealthAddress are listened on; "0" turns either off.
@@ -71,6 +85,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Discovery == "" {
 		o.Discovery = DiscoverURL
+	}
+	if o.Reconciles <= 0 {
+		o.Reconciles = DefaultReconciles
 	}
 	if o.ShutdownGrace <= 0 {
 		o.ShutdownGrace = 10 * time.Second
@@ -101,26 +118,69 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	pusher := NewPusher(PusherOptions{
-		Client: mgr.GetClient(), Discovery: discovery, WireVersion: options.WireVersion, Interval: options.PushInterval,
-		Logger: options.Logger,
-	})
-	poller := NewPoller(PollerOptions{
-		Client: mgr.GetClient(), Discovery: discovery, Interval: options.PollInterval, MaxReplicas: options.MaxReplicas,
-		Observed: pusher.Observed, Logger: options.Logger,
-	})
-	watch := &watcher{
-		cache: mgr.GetCache(), changed: pusher.Changed, servers: options.Discovery == DiscoverEndpoints, logger: options.Logger,
-	}
-	for _, runnable := range []manager.Runnable{pusher, poller, watch} {
-		if err := mgr.Add(runnable); err != nil {
-			return fmt.Errorf("set up the controller: %w", err)
-		}
+	if err := options.addLoops(mgr, discovery); err != nil {
+		return fmt.Errorf("set up the controller: %w", err)
 	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the controller: %w", err)
 	}
 	return nil
+}
+
+// addLoops has the manager run everything that the leader does.
+func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery) error {
+	registry := prometheus.NewRegistry()
+	metrics, rows := NewMetrics(registry), new(Rows)
+	if err := o.serveMetrics(mgr, registry); err != nil {
+		return err
+	}
+	counted := metrics.Counted(mgr.GetClient())
+	var pusher *Pusher
+	topologies := NewTopologies(func() { pusher.Changed() }, o.Logger)
+	pusher = NewPusher(PusherOptions{
+		Client: counted, Discovery: discovery, WireVersion: o.WireVersion, Interval: o.PushInterval,
+		Topologies: topologies.All, Metrics: metrics, Logger: o.Logger,
+	})
+	poller := NewPoller(PollerOptions{
+		Client: counted, Discovery: discovery, Interval: o.PollInterval, MaxReplicas: o.MaxReplicas,
+		Observed: pusher.Observed, Rows: rows, Metrics: metrics, Logger: o.Logger,
+	})
+	watch := &watcher{cache: mgr.GetCache(), changed: pusher.Changed, servers: o.Discovery == DiscoverEndpoints, logger: o.Logger}
+	runnables := []manager.Runnable{pusher, poller, watch, topologies}
+	var prober *Prober
+	if o.Servers.URLs.Probe != "" {
+		prober = NewProber(ProberOptions{Discovery: discovery, Face: o.Face, Metrics: metrics, Logger: o.Logger})
+		runnables = append(runnables, prober)
+	}
+	backends := NewBackendReconciler(BackendOptions{
+		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage, Prober: prober, Rows: rows,
+		Namespace: o.Namespace, Events: mgr.GetEventRecorder("inference-cache-controller"), Metrics: metrics, Logger: o.Logger,
+	})
+	pools := NewTopologyReconciler(TopologyOptions{Client: counted, Topologies: topologies, Rows: rows, Logger: o.Logger})
+	topologies.LoadWith(pools.All)
+	for _, runnable := range runnables {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
+	}
+	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles))
+}
+
+// serveMetrics serves our metrics on one page with those of the libraries.
+func (o Options) serveMetrics(mgr ctrl.Manager, registry *prometheus.Registry) error {
+	if o.MetricsAddress == "" || o.MetricsAddress == "0" {
+		return nil
+	}
+	listener, err := net.Listen("tcp", o.MetricsAddress)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(prometheus.Gatherers{ctrlmetrics.Registry, registry}, promhttp.HandlerOpts{}))
+	return mgr.Add(&manager.Server{
+		Name: "metrics", Server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, Listener: listener,
+		ShutdownTimeout: &o.ShutdownGrace,
+	})
 }
 
 func (o Options) discovery(reader client.Reader) (Discovery, error) {
@@ -157,7 +217,7 @@ func newManager(o Options) (ctrl.Manager, error) {
 		Logger: logr.FromSlogHandler(o.Logger.Handler()),
 		Cache:  cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()},
 		Metrics: metricsserver.Options{
-			BindAddress: o.MetricsAddress,
+			BindAddress: "0", // see serveMetrics
 		},
 		HealthProbeBindAddress:        o.HealthAddress,
 		LeaderElection:                o.LeaderElect,

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +21,9 @@ import (
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 )
+
+// errTainted is returned for a namespace that keeps its statuses for a tick.
+var errTainted = errors.New("the namespace is left alone")
 
 // participation sums one backend's rows.
 type participation struct {
@@ -83,12 +87,17 @@ func (p *Poller) writeParticipation(ctx context.Context, merged *controlclient.S
 		rows[row.Tenant] = append(rows[row.Tenant], row)
 	}
 	var failed error
+	tainted := 0
 	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
 		err := p.writeNamespace(ctx, byNamespace[namespace], rows[namespace])
+		if errors.Is(err, errTainted) {
+			tainted++
+		}
 		if err != nil && failed == nil {
 			failed = fmt.Errorf("participation in namespace %s: %w", namespace, err)
 		}
 	}
+	p.options.Metrics.setTainted(tainted)
 	return failed
 }
 
@@ -111,7 +120,10 @@ func (p *Poller) writeNamespace(ctx context.Context, backends []*v1alpha1.CacheB
 	var failed error
 	for _, backend := range backends {
 		sum := sums[backend.UID]
-		if sum == nil {
+		if sum != nil {
+			p.options.Metrics.tier2(backend.Namespace+"/"+backend.Name, sum.hits, sum.asked)
+		} else {
+			p.options.Metrics.tier2(backend.Namespace+"/"+backend.Name, 0, 0)
 			if domainOf(backend) == "" {
 				continue
 			}
@@ -135,7 +147,7 @@ func (p *Poller) owner(ctx context.Context, backends []*v1alpha1.CacheBackend, r
 	case err == nil:
 		return ownerOfPod(backends, &pod), nil
 	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("read pod %s: %w", name, err)
+		return nil, fmt.Errorf("%w: read pod %s: %w", errTainted, name, err)
 	}
 	for _, backend := range backends {
 		if backend.Spec.Observation == nil {

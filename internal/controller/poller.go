@@ -36,6 +36,10 @@ type PollerOptions struct {
 	MaxReplicas int
 	// Observed is told what policy a server says it has; default nobody.
 	Observed func(server, policyRevision string)
+	// Rows takes the replicas found; default nobody.
+	Rows *Rows
+	// Metrics counts polls; default nowhere.
+	Metrics *Metrics
 	// Logger takes the logs; default none.
 	Logger *slog.Logger
 	// Now is the clock of conditions; default time.Now.
@@ -108,6 +112,7 @@ func (p *Poller) Poll(ctx context.Context) error {
 	answers := ask(ctx, servers)
 	var snapshots []*controlclient.Snapshot
 	for _, a := range answers {
+		p.options.Metrics.polled(a.server.Name, a.err, p.options.Now())
 		if a.err != nil {
 			p.options.Logger.Warn("a server does not answer", "server", a.server.Name, "error", a.err)
 			continue
@@ -119,6 +124,9 @@ func (p *Poller) Poll(ctx context.Context) error {
 		return fmt.Errorf("none of %d servers answers: every status stays as it is", len(servers))
 	}
 	merged := merge(snapshots)
+	if p.options.Rows != nil {
+		p.options.Rows.Set(merged)
+	}
 	return firstError(
 		p.writeIndex(ctx, answers, merged),
 		p.writeTenants(ctx, merged),

@@ -38,6 +38,8 @@ type PusherOptions struct {
 	Interval time.Duration
 	// Topologies are the resolved PDTopologies; default none.
 	Topologies func() []propagate.Topology
+	// Metrics counts pushes; default nowhere.
+	Metrics *Metrics
 	// Logger takes the logs; default none.
 	Logger *slog.Logger
 	// Now is the clock of conditions; default time.Now.
@@ -210,6 +212,9 @@ func (p *Pusher) adopt(ctx context.Context, servers []Server) {
 			old.cancel()
 		}
 		w := newWorker(server, func() { signal(p.reported) }, p.options.Jitter)
+		w.sent = func(o *outcome, took time.Duration) {
+			p.options.Metrics.pushed(server.Name, o, took, p.options.Now())
+		}
 		ctx, cancel := context.WithCancel(ctx)
 		w.cancel = cancel
 		p.workers[server.Name] = w
@@ -220,6 +225,7 @@ func (p *Pusher) adopt(ctx context.Context, servers []Server) {
 		if !present[name] {
 			w.cancel()
 			delete(p.workers, name)
+			p.options.Metrics.serverGone(name)
 			p.options.Logger.Info("server gone", "server", name)
 		}
 	}

@@ -13,8 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxMessageBytes bounds the message of a condition.
-const maxMessageBytes = 256
+const (
+	// maxMessageBytes bounds the message of a condition.
+	maxMessageBytes = 256
+	// maxBackendMessageBytes bounds those of a CacheBackend, which quote
+	// servers.
+	maxBackendMessageBytes = 512
+)
 
 // updateStatus changes the status of an object and writes it if change says
 // that it differs. Several loops write different parts of one status: a write
@@ -41,7 +46,11 @@ type condition struct {
 
 // setCondition writes a condition and reports whether anything differs.
 func setCondition(all *[]metav1.Condition, generation int64, now metav1.Time, c condition) bool {
-	message := clip(c.message)
+	return setConditionUpTo(maxMessageBytes, all, generation, now, c)
+}
+
+func setConditionUpTo(bytes int, all *[]metav1.Condition, generation int64, now metav1.Time, c condition) bool {
+	message := clip(c.message, bytes)
 	for i := range *all {
 		old := &(*all)[i]
 		if old.Type != c.kind {
@@ -63,11 +72,11 @@ func setCondition(all *[]metav1.Condition, generation int64, now metav1.Time, c 
 }
 
 // clip cuts a message to what a condition may hold, at a whole character.
-func clip(text string) string {
-	if len(text) <= maxMessageBytes {
+func clip(text string, bytes int) string {
+	if len(text) <= bytes {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxMessageBytes-3], "") + "..."
+	return strings.ToValidUTF8(text[:bytes-3], "") + "..."
 }
 
 // assign sets a field and reports whether it differed.

@@ -50,7 +50,8 @@ func (o *outcome) extensionsAbsent() bool {
 type worker struct {
 	server   Server
 	cancel   context.CancelFunc
-	reported func() // told of every new outcome
+	reported func()                        // told of every new outcome
+	sent     func(*outcome, time.Duration) // told of it and how long it took
 	jitter   func(time.Duration) time.Duration
 	wake     chan struct{} // there may be something to send
 	hurry    chan struct{} // the server is known to answer again
@@ -148,10 +149,12 @@ func (w *worker) run(ctx context.Context) {
 		if p == nil {
 			continue
 		}
+		begin := time.Now()
 		result := send(ctx, w.server.Client, p, known)
 		if ctx.Err() != nil {
 			return
 		}
+		w.sent(result, time.Since(begin))
 		w.mu.Lock()
 		w.last = result
 		w.mu.Unlock()

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
+)
+
+const (
+	// restInterval is the longest time between two looks at a backend.
+	restInterval = 30 * time.Second
+	// podsInterval is the time between looks while pods are missing.
+	podsInterval = 5 * time.Second
+)
+
+// BackendOptions of a BackendReconciler. Fields without a default are
+// required.
+type BackendOptions struct {
+	// Client reads backends and pods, and writes status.
+	Client client.Client
+	// Workloads reads the owners of pods, and only where no pod is found;
+	// default Client.
+	Workloads client.Reader
+	// Adapters say which backends are served; default adapter.Core.
+	Adapters *adapter.Registry
+	// ConfigHash is what pods injected now are stamped with; default "", and
+	// no pod is stale.
+	ConfigHash func(*v1alpha1.CacheBackend) string
+	// SidecarImage is that of the injected publisher; default none.
+	SidecarImage string
+	// Prober runs the self-tests; default none, and there is no condition.
+	Prober *Prober
+	// Rows are the replicas in the index; default unknown.
+	Rows *Rows
+	// Namespace is the controller's own, in which nothing is injected.
+	Namespace string
+	// Events takes the events; default nobody.
+	Events events.EventRecorder
+	// Metrics of what is gone are removed; default none.
+	Metrics *Metrics
+	// Logger takes the logs; default none.
+	Logger *slog.Logger
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+}
+
+// BackendReconciler says on each CacheBackend whether its engines are wired,
+// heard of and of use. It is safe for concurrent use.
+type BackendReconciler struct {
+	options   BackendOptions
+	explained explained
+}
+
+var _ reconcile.Reconciler = (*BackendReconciler)(nil)
+
+// NewBackendReconciler returns a reconciler of CacheBackends.
+func NewBackendReconciler(o BackendOptions) *BackendReconciler {
+	if o.Workloads == nil {
+		o.Workloads = o.Client
+	}
+	if o.Adapters == nil {
+		o.Adapters = adapter.Core()
+	}
+	if o.ConfigHash == nil {
+		o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "" }
+	}
+	if o.Events == nil {
+		o.Events = noEvents{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &BackendReconciler{options: o}
+}
+
+// noEvents drops events.
+type noEvents struct{}
+
+// Eventf implements events.EventRecorder.
+func (noEvents) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
+
+// Reconcile looks at one backend and writes its status at most once.
+func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var b v1alpha1.CacheBackend
+	if err := r.options.Client.Get(ctx, request.NamespacedName, &b); err != nil {
+		if err = client.IgnoreNotFound(err); err == nil {
+			r.gone(request.NamespacedName)
+		}
+		return reconcile.Result{}, err
+	}
+	if b.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	pods, err := r.gather(ctx, &b)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	var (
+		object  v1alpha1.CacheBackend
+		before  v1alpha1.CacheBackendStatus
+		s       *sighting
+		wait    time.Duration
+		changed bool
+	)
+	err = updateStatus(ctx, r.options.Client, request.NamespacedName, &object, func() bool {
+		s = r.look(&object, pods)
+		before = *object.Status.DeepCopy()
+		wait = judgeBackend(&object, s)
+		changed = !equality.Semantic.DeepEqual(before, object.Status)
+		return changed
+	})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if s == nil { // deleted meanwhile
+		return reconcile.Result{}, nil
+	}
+	if changed {
+		r.announce(&object, &before)
+	}
+	if s.supported {
+		r.explain(&object, pods)
+	}
+	r.afterTest(&object, s)
+	return reconcile.Result{RequeueAfter: r.next(request.NamespacedName, s, wait)}, nil
+}
+
+// look takes in what lies outside the status. A self-test begins if one is due.
+func (r *BackendReconciler) look(b *v1alpha1.CacheBackend, pods *podFacts) *sighting {
+	s := &sighting{now: metav1.NewTime(r.options.Now().Truncate(time.Second)), pods: pods, probing: r.options.Prober != nil}
+	if _, s.supported = r.options.Adapters.For(b); !s.supported {
+		s.unsupported = r.options.Adapters.Unsupported(b)
+	}
+	if r.tests(b, s) {
+		s.tested = r.options.Prober.take(client.ObjectKeyFromObject(b), probeOf(b, r.options.Adapters))
+	}
+	return s
+}
+
+// tests says whether the backend is to be tested now.
+func (r *BackendReconciler) tests(b *v1alpha1.CacheBackend, s *sighting) bool {
+	if !s.supported || !s.probing || probeBypassed(b) {
+		return false
+	}
+	heard := b.Status.FirstKVEventObservedAt != nil || b.Status.IndexParticipation != nil && b.Status.IndexParticipation.LastEventAt != nil
+	return heard || b.Annotations[v1alpha1.AnnotationRequireKVEvents] == "false"
+}
+
+// afterTest uses up a result that is written now.
+func (r *BackendReconciler) afterTest(b *v1alpha1.CacheBackend, s *sighting) {
+	name := client.ObjectKeyFromObject(b)
+	switch {
+	case !s.probing:
+	case s.tested != nil:
+		r.options.Prober.written(name, s.tested)
+	case !r.tests(b, s):
+		r.options.Prober.discard(name)
+	}
+}
+
+func (r *BackendReconciler) next(name types.NamespacedName, s *sighting, gate time.Duration) time.Duration {
+	next := restInterval
+	if gate > 0 {
+		next = min(next, gate)
+	}
+	if s.pods.desired > 0 {
+		next = min(next, podsInterval)
+	}
+	if s.probing && s.supported {
+		next = min(next, r.options.Prober.wait(name))
+	}
+	return next
+}
+
+func (r *BackendReconciler) gone(name types.NamespacedName) {
+	if r.options.Prober != nil {
+		r.options.Prober.forget(name)
+	}
+	r.explained.forget(name)
+	r.options.Metrics.backendGone(name)
+}
+
+// ofPod says which backends of a namespace select a pod.
+func (r *BackendReconciler) ofPod(ctx context.Context, pod *corev1.Pod) (requests []reconcile.Request) {
+	var list v1alpha1.CacheBackendList
+	if err := r.options.Client.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
+		r.options.Logger.Error("cannot list the backends of a pod", "namespace", pod.Namespace, "error", err)
+		return nil
+	}
+	for i := range list.Items {
+		if domain := domainOf(&list.Items[i]); domain != "" && domain == pod.Labels[v1alpha1.LabelCacheDomain] {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
