@@ -64,7 +64,6 @@ type podFacts struct {
 	configHash, image  string
 	rows               map[string]bool // replicas in the index, nil before a poll
 	namespaceExcluded  bool
-	firstAvailable     time.Time
 	skipCount, unseenN int32
 }
 

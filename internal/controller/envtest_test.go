@@ -6,12 +6,17 @@ package controller_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,27 +27,43 @@ import (
 	"github.com/inferencecache/inference-cache/internal/controller"
 	"github.com/inferencecache/inference-cache/internal/index"
 	"github.com/inferencecache/inference-cache/internal/kubetest"
+	"github.com/inferencecache/inference-cache/internal/policy"
 )
+
+// hold replaces the replicas of a server that is in use.
+func (h *holdings) hold(rows ...index.ReplicaRow) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.replicas = rows
+}
+
+func (s *testServer) topologies() []policy.PDTopology {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policies.View().Topologies()
+}
 
 // startController runs a controller for one server until stop or the end of
 // the test.
-func startController(t *testing.T, cluster *kubetest.Cluster, server *testServer, elect bool) (stop func()) {
+func startController(t *testing.T, cluster *kubetest.Cluster, server *testServer, elect bool, change ...func(*controller.Options)) (stop func()) {
 	t.Helper()
 	base := server.listener.URL
 	absent := filepath.Join(t.TempDir(), "absent")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() {
-		done <- controller.Run(ctx, controller.Options{
-			Config: cluster.Config, Namespace: "inference-cache-system", LeaderElect: elect,
-			MetricsAddress: "0", HealthAddress: "0", PollInterval: 200 * time.Millisecond,
-			Servers: controlclient.Options{
-				URLs:                controlclient.URLs{Snapshot: base + "/snapshot", Policy: base + "/policy"},
-				ControllerTokenFile: absent, PolicyTokenFile: absent,
-				HTTP: &http.Client{Timeout: controlclient.DefaultTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
-			},
-		})
-	}()
+	options := controller.Options{
+		Config: cluster.Config, Namespace: "inference-cache-system", LeaderElect: elect,
+		MetricsAddress: "0", HealthAddress: "0", PollInterval: 200 * time.Millisecond,
+		Servers: controlclient.Options{
+			URLs:                controlclient.URLs{Snapshot: base + "/snapshot", Policy: base + "/policy", Probe: base + "/probe"},
+			ControllerTokenFile: absent, PolicyTokenFile: absent,
+			HTTP: &http.Client{Timeout: controlclient.DefaultTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
+		},
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	go func() { done <- controller.Run(ctx, options) }()
 	stopped := false
 	stop = func() {
 		if stopped {
@@ -153,4 +174,106 @@ func TestEnvtestControllerWaitsForItsDefinitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "policies are pushed without the other kinds", func() bool { return server.effective("team-a").MinimumPrefixTokens == 7 })
+}
+
+// A backend becomes Ready with its first event, and a topology reaches the
+// server, all over a real API server.
+func TestEnvtestBackendAndTopology(t *testing.T) {
+	cluster := kubetest.Start(t, "../../deploy/crds")
+	cluster.Namespace(t, "team-a", nil)
+	server := startServer(t, "1")
+	metricsAddress := freeAddress(t)
+	startController(t, cluster, server, false, func(o *controller.Options) { o.MetricsAddress = metricsAddress })
+	create := func(o client.Object) {
+		t.Helper()
+		if err := cluster.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backend := &v1alpha1.CacheBackend{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cb"}}
+	backend.Spec.Runtime, backend.Spec.Type = v1alpha1.RuntimeVLLM, v1alpha1.BackendMemory
+	backend.Spec.EngineSelector = &v1alpha1.EngineSelector{MatchLabels: map[string]string{v1alpha1.LabelCacheDomain: "d"}}
+	create(backend)
+	topology := &v1alpha1.PDTopology{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"}}
+	topology.Spec.PrefillPools = []v1alpha1.PDPool{pool("p", "prefill")}
+	topology.Spec.DecodePools = []v1alpha1.PDPool{pool("d", "decode")}
+	create(topology)
+	conditions := func() []metav1.Condition {
+		return get[v1alpha1.CacheBackend](t, cluster.Client, key("team-a", "cb")).Status.Conditions
+	}
+	eventually(t, "the backend waits", func() bool {
+		return strings.HasPrefix(conditionOf(conditions(), "Ready"), "False/AwaitingFirstKVEvent")
+	})
+	for _, role := range []string{"prefill", "decode"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: role, Labels: map[string]string{
+			v1alpha1.LabelCacheDomain: "d", "role": role,
+		}}}
+		pod.Spec.Containers = []corev1.Container{{Name: "vllm", Image: "vllm"}}
+		create(pod)
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		if err := cluster.Client.Status().Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "pods are matched and seen not to be injected", func() bool {
+		status := get[v1alpha1.CacheBackend](t, cluster.Client, key("team-a", "cb")).Status
+		return status.MatchedEnginePods != nil && *status.MatchedEnginePods == 2 &&
+			strings.HasPrefix(conditionOf(status.Conditions, "InjectionHealthy"), "False/PodsUnseen")
+	})
+	server.holdings.hold(index.ReplicaRow{Tenant: "team-a", Replica: "decode", Memberships: 3, LastSeenMillis: time.Now().UnixMilli()})
+	eventually(t, "the first event opens the gate and the self-test passes", func() bool {
+		return strings.HasPrefix(conditionOf(conditions(), "Ready"), "True/KVEventsObserved") &&
+			strings.HasPrefix(conditionOf(conditions(), "FunctionalProbeOK"), "True/ProbeOK")
+	})
+	eventually(t, "the topology is programmed", func() bool {
+		status := get[v1alpha1.PDTopology](t, cluster.Client, key("team-a", "t")).Status
+		return strings.HasPrefix(conditionOf(status.Conditions, "Resolved"), "True/AllPoolsReady") &&
+			strings.HasPrefix(conditionOf(status.Conditions, "Programmed"), "True/Programmed")
+	})
+	eventually(t, "the server has the pools", func() bool {
+		got := server.topologies()
+		return len(got) == 1 && slices.Equal(got[0].Prefill, []string{"prefill"}) && slices.Equal(got[0].Decode, []string{"decode"})
+	})
+	eventually(t, "the events are there", func() bool {
+		var events eventsv1.EventList
+		if err := cluster.Client.List(t.Context(), &events, client.InNamespace("team-a")); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, e := range events.Items {
+			seen[e.Regarding.Kind+"/"+e.Reason] = true
+		}
+		return seen["CacheBackend/AwaitingFirstKVEvent"] && seen["CacheBackend/KVEventsObserved"] && seen["Pod/InjectionSkipped"]
+	})
+	response, err := http.Get("http://" + metricsAddress + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`inferencecache_backend_probe_result_total{backend="team-a/cb",result="ok",stage="ingest"}`,
+		`inferencecache_controller_status_writes_total{kind="PDTopology",result="ok"}`,
+		`inferencecache_controller_policy_pushes_total{result="ok",`, `inferencecache_controller_snapshot_polls_total{result="ok",`,
+		`inferencecache_build_info{`, `controller_runtime_reconcile_total{controller="cachebackend"`,
+	} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
+
+// freeAddress is one on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
 }

@@ -66,11 +66,14 @@ func newCluster(t *testing.T, objects ...client.Object) client.WithWatch {
 
 // holdings are the rows of a server's index.
 type holdings struct {
+	mu       sync.Mutex
 	replicas []index.ReplicaRow
 	tenants  []index.TenantRow
 }
 
 func (h *holdings) EachReplica(f func(index.ReplicaRow)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, row := range h.replicas {
 		f(row)
 	}
