@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -166,6 +167,14 @@ func TestEnvtestControllerWaitsForItsDefinitions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	eventually(t, "the kinds are gone", func() bool {
+		fresh, err := client.New(cluster.Config, client.Options{Scheme: cluster.Scheme})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return meta.IsNoMatchError(fresh.List(t.Context(), new(v1alpha1.CacheTenantList))) &&
+			meta.IsNoMatchError(fresh.List(t.Context(), new(v1alpha1.PromptTemplateList)))
+	})
 	cluster.Namespace(t, "team-a", nil)
 	startController(t, cluster, server, false)
 	policy := &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}
