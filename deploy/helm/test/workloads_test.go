@@ -104,6 +104,7 @@ func TestControllerFacts(t *testing.T) {
 	want := map[string]string{
 		"/var/run/secrets/inferencecache.io/controller-token/token": "inferencecache.io/controller",
 		"/var/run/secrets/inferencecache.io/policy-token/token":     "inferencecache.io/policy",
+		"/var/run/secrets/inferencecache.io/lookup-token/token":     "inferencecache.io/lookup",
 	}
 	if diff := cmp.Diff(want, tokens); diff != "" {
 		t.Errorf("tokens: %s", diff)
@@ -111,6 +112,8 @@ func TestControllerFacts(t *testing.T) {
 	for _, argument := range []string{
 		"--leader-elect", "--server-discovery=endpoints",
 		"--server-policy-url=https://inference-cache-server." + namespace + ".svc:8081/policy",
+		"--server-probe-url=https://inference-cache-server." + namespace + ".svc:8081/probe",
+		"--policy-server-grpc-address=inference-cache-server." + namespace + ".svc:9090",
 	} {
 		if !slices.Contains(spec.Containers[0].Args, argument) {
 			t.Errorf("no %s in %v", argument, spec.Containers[0].Args)
