@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/inferencecache/inference-cache/internal/controller"
+)
+
+func TestPushMetrics(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code int
+		want string
+	}{
+		"taken":          {0, "ok"},
+		"without token":  {401, "unauth"},
+		"by the wrong":   {403, "forbidden"},
+		"not understood": {400, "rejected"},
+		"a broken one":   {500, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startServer(t, "1")
+			if tc.code != 0 {
+				server.serve(status(tc.code))
+			}
+			registry := prometheus.NewRegistry()
+			all := new(servers)
+			all.set(server.named(t, "one"))
+			pusher := controller.NewPusher(controller.PusherOptions{
+				Client: newCluster(t), Discovery: all, Interval: time.Hour, Metrics: controller.NewMetrics(registry),
+			})
+			run(t, pusher.Start)
+			eventually(t, "a push is counted as "+tc.want, func() bool {
+				return value(t, registry, "inferencecache_controller_policy_pushes_total", "result", tc.want) == 1
+			})
+			last := testutil.CollectAndCount(registry, "inferencecache_controller_policy_last_push_timestamp_seconds")
+			if (last == 1) != (tc.want == "ok") {
+				t.Errorf("%d times of a last push", last)
+			}
+			all.set()
+			pusher.Changed()
+			eventually(t, "the series of a server that is gone end", func() bool {
+				return testutil.CollectAndCount(registry, "inferencecache_controller_policy_pushes_total") == 0
+			})
+		})
+	}
+}
+
+func TestPollMetrics(t *testing.T) {
+	server := startServer(t, "1")
+	tokens := func(hits, asked int) {
+		server.serve(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, `{"replicas":[{"replicaId":"p","tenant":"a","prefixCount":1,"t2HitTokens":%d,"t2QueryTokens":%d}],"tenants":[]}`, hits, asked)
+		})
+	}
+	registry := prometheus.NewRegistry()
+	all := new(servers)
+	all.set(server.named(t, "one"))
+	poller := controller.NewPoller(controller.PollerOptions{
+		Client: newCluster(t, someBackend(), injectedPod("p", "")), Discovery: all, Metrics: controller.NewMetrics(registry),
+	})
+	poll := func() {
+		t.Helper()
+		if err := poller.Poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tier2 := func() (rate, asked float64) {
+		return value(t, registry, "inferencecache_backend_t2_hit_rate", "backend", "a/cb"),
+			value(t, registry, "inferencecache_backend_t2_query_tokens_total", "backend", "a/cb")
+	}
+	for i, tc := range []struct {
+		hits, asked         int
+		wantRate, wantTotal float64
+	}{
+		{50, 100, .5, 0}, // the base line
+		{75, 300, .25, 200},
+		{75, 300, .25, 200}, // idle
+		{5, 10, .5, 200},    // an engine restarted
+		{5, 20, .25, 210},
+	} {
+		tokens(tc.hits, tc.asked)
+		poll()
+		if rate, asked := tier2(); rate != tc.wantRate || asked != tc.wantTotal {
+			t.Errorf("poll %d: rate %v, tokens %v, want %v and %v", i, rate, asked, tc.wantRate, tc.wantTotal)
+		}
+	}
+	tokens(0, 0)
+	poll()
+	if n := testutil.CollectAndCount(registry, "inferencecache_backend_t2_hit_rate"); n != 0 {
+		t.Errorf("%d rates without queries", n)
+	}
+	if got := value(t, registry, "inferencecache_controller_snapshot_polls_total", "result", "ok"); got != 6 {
+		t.Errorf("%v polls, want 6", got)
+	}
+	server.serve(status(500))
+	if poller.Poll(t.Context()) == nil {
+		t.Error("a poll that nobody answers succeeds")
+	}
+	if got := value(t, registry, "inferencecache_controller_snapshot_polls_total", "result", "error"); got != 1 {
+		t.Errorf("%v failed polls, want 1", got)
+	}
+}
+
+// Every family of the controller stands in docs/metrics.md with its meaning.
+func TestControllerMetricsAreInTheReference(t *testing.T) {
+	reference, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	controller.NewMetrics(registry)
+	descs := make(chan *prometheus.Desc)
+	go func() { defer close(descs); registry.Describe(descs) }()
+	text := regexp.MustCompile(`fqName: "(\w+)", help: "([^"]*)"`)
+	for desc := range descs {
+		parts := text.FindStringSubmatch(desc.String())
+		found := false
+		for line := range strings.Lines(string(reference)) {
+			found = found || strings.HasPrefix(line, "| `"+parts[1]+"` |") && strings.HasSuffix(strings.TrimSpace(line), "| "+parts[2]+" |")
+		}
+		if !found {
+			t.Errorf("docs/metrics.md lacks %s: %s", parts[1], parts[2])
+		}
+	}
+}
