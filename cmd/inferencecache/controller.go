@@ -19,8 +19,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 	"github.com/inferencecache/inference-cache/internal/controller"
+	"github.com/inferencecache/inference-cache/internal/inject"
 	"github.com/inferencecache/inference-cache/internal/policy"
 )
 
@@ -115,8 +118,23 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	if o.controller.Config, err = o.cluster(); err != nil {
 		return err
 	}
-	o.controller.Logger = logger
+	o.controller.Logger, o.controller.ConfigHash = logger, configHash(adapter.Core(), logger)
 	return controller.Run(ctx, o.controller)
+}
+
+// configHash is what the pod webhook stamps engines of a backend with.
+func configHash(adapters *adapter.Registry, logger *slog.Logger) func(*v1alpha1.CacheBackend) string {
+	return func(backend *v1alpha1.CacheBackend) string {
+		a, served := adapters.For(backend)
+		if !served {
+			return ""
+		}
+		hash, err := inject.ConfigHash(backend, a)
+		if err != nil {
+			logger.Error("cannot say which pods are stale", "backend", backend.Namespace+"/"+backend.Name, "error", err)
+		}
+		return hash
+	}
 }
 
 // setFace has the self-test include the servers' gRPC.

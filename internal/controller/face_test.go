@@ -14,6 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/inferencecache/inference-cache/internal/controller"
+	"github.com/inferencecache/inference-cache/internal/server"
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
 )
 
@@ -37,14 +38,14 @@ func serveGRPC(t *testing.T, index pb.InferenceCacheServer, state healthpb.Healt
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	serving := grpc.NewServer()
 	healthy := health.NewServer()
 	healthy.SetServingStatus("", state)
-	healthpb.RegisterHealthServer(server, healthy)
-	pb.RegisterInferenceCacheServer(server, index)
+	healthpb.RegisterHealthServer(serving, healthy)
+	pb.RegisterInferenceCacheServer(serving, index)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	t.Cleanup(func() { server.Stop(); <-done })
+	go func() { defer close(done); _ = serving.Serve(listener) }()
+	t.Cleanup(func() { serving.Stop(); <-done })
 	return listener.Addr().String()
 }
 
@@ -90,4 +91,18 @@ func TestFaceOfEachServer(t *testing.T) {
 	if err := face.Check(t.Context(), controller.Server{Name: "s", Address: "nonsense"}, "m", "vllm"); err == nil {
 		t.Error("an address without a port is called")
 	}
+}
+
+// The check passes against the program's own server.
+func TestFaceOfARealServer(t *testing.T) {
+	index, err := server.New(server.Options{GRPCAddress: "127.0.0.1:0", WithoutHTTP: true, ReadyMaxWait: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := index.Start(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, index.Run)
+	face := &controller.GRPCFace{Address: index.Addresses().GRPC.String()}
+	eventually(t, "the server serves", func() bool { return face.Check(t.Context(), controller.Server{}, "m", "vllm") == nil })
 }
