@@ -34,7 +34,9 @@ func (r *recorded) Eventf(about, _ runtime.Object, kind, reason, _, note string,
 	if _, ok := about.(*corev1.Pod); ok {
 		reason = "Pod/" + reason
 	}
-	_ = fmt.Sprintf(note, args...)
+	if text := fmt.Sprintf(note, args...); text == "" || strings.Contains(text, "%!") {
+		reason += " with a broken note"
+	}
 	r.all = append(r.all, kind+" "+reason)
 }
 
