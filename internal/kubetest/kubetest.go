@@ -60,9 +60,16 @@ func NewScheme(t testing.TB) *runtime.Scheme {
 func Start(t testing.TB, definitions string) *Cluster {
 	t.Helper()
 	running := testcluster.ForTest(t)
+	// Given as files, they would be watched for changes without end.
+	certificate, err := os.ReadFile(running.AdminCertFile)
+	must(t, err)
+	key, err := os.ReadFile(running.AdminKeyFile)
+	must(t, err)
+	authority, err := os.ReadFile(running.CAFile)
+	must(t, err)
 	c := &Cluster{Scheme: NewScheme(t), warnings: &collector{}}
 	c.Config = &rest.Config{Host: running.URL, QPS: -1, WarningHandlerWithContext: c.warnings, TLSClientConfig: rest.TLSClientConfig{
-		CAFile: running.CAFile, CertFile: running.AdminCertFile, KeyFile: running.AdminKeyFile,
+		CAData: authority, CertData: certificate, KeyData: key,
 	}}
 	c.connect(t)
 	files, err := filepath.Glob(filepath.Join(definitions, "*.yaml"))
