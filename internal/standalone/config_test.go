@@ -121,10 +121,10 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 	}
 }
 
-func TestParseTakesAnEmptyFile(t *testing.T) {
-	for _, text := range []string{"", "# nothing\n", "{}\n"} {
-		if _, err := Parse("up.yaml", []byte(text)); err != nil {
-			t.Errorf("%q: %v", text, err)
+func TestParseTakesAFileThatSaysNothing(t *testing.T) {
+	for text, taken := range map[string]bool{"{}\n": true, "": false, "# cut short\n": false} {
+		if _, err := Parse("up.yaml", []byte(text)); (err == nil) != taken {
+			t.Errorf("%q: error %v, want it taken: %v", text, err, taken)
 		}
 	}
 }
