@@ -16,7 +16,7 @@ var writeTo = flag.String("write-to", "", "folder to write what the chart render
 // those of kinds that Kubernetes does not have.
 func TestWriteRendered(t *testing.T) {
 	if *writeTo == "" {
-		t.Skip("no -write-to")
+		t.Skip("writes the rendered chart for other tests, only with -write-to DIR")
 	}
 	files, err := templates(t, strings.ReplaceAll(everything, "true, podMonitors: true", "false, podMonitors: false"))
 	if err != nil {
