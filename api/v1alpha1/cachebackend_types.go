@@ -276,9 +276,13 @@ type InjectionBreaker struct {
 	Open bool `json:"open"`
 	// +optional
 	Reason string `json:"reason,omitempty"`
+	// Since when it is open, or closed again.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Image and configuration that it opened for.
+	// When the last pod was created that was wired on trial while it is open.
+	// +optional
+	LastTrialAt *metav1.Time `json:"lastTrialAt,omitempty"`
+	// Image and configuration that it is about.
 	// +optional
 	Image string `json:"image,omitempty"`
 	// +optional
@@ -320,6 +324,7 @@ type CacheBackendStatus struct {
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Matched",type=integer,JSONPath=`.status.matchedEnginePods`
+// +kubebuilder:printcolumn:name="Remote",type=string,JSONPath=`.status.remoteStorage.endpoint`
 // +kubebuilder:printcolumn:name="Prefixes",type=integer,JSONPath=`.status.indexParticipation.prefixCount`
 // +kubebuilder:printcolumn:name="LastEvent",type=date,JSONPath=`.status.indexParticipation.lastEventAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

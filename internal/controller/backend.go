@@ -42,6 +42,9 @@ type BackendOptions struct {
 	ConfigHash func(*v1alpha1.CacheBackend) string
 	// SidecarImage is that of the injected publisher; default none.
 	SidecarImage string
+	// RepairSidecarImage gives publishers whose other image keeps their pods
+	// from serving the SidecarImage; default false.
+	RepairSidecarImage bool
 	// Prober runs the self-tests; default none, and there is no condition.
 	Prober *Prober
 	// Rows are the replicas in the index; default unknown.
@@ -63,6 +66,7 @@ type BackendOptions struct {
 type BackendReconciler struct {
 	options   BackendOptions
 	explained explained
+	troubles  troubles
 }
 
 var _ reconcile.Reconciler = (*BackendReconciler)(nil)
@@ -139,6 +143,9 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		r.explain(&object, pods)
 	}
 	r.afterTest(&object, s)
+	if err := r.repair(ctx, &object, pods); err != nil {
+		return reconcile.Result{}, err
+	}
 	return reconcile.Result{RequeueAfter: r.next(request.NamespacedName, s, wait)}, nil
 }
 
@@ -180,6 +187,9 @@ func (r *BackendReconciler) next(name types.NamespacedName, s *sighting, gate ti
 	if gate > 0 {
 		next = min(next, gate)
 	}
+	if overdue := s.pods.untilOverdue(r.options.Now()); overdue > 0 {
+		next = min(next, overdue)
+	}
 	if s.pods.desired > 0 {
 		next = min(next, podsInterval)
 	}
@@ -194,6 +204,7 @@ func (r *BackendReconciler) gone(name types.NamespacedName) {
 		r.options.Prober.forget(name)
 	}
 	r.explained.forget(name)
+	r.troubles.forget(name)
 	r.options.Metrics.backendGone(name)
 }
 

@@ -202,7 +202,7 @@ func TestBackendInjectionHealthy(t *testing.T) {
 	forged := somePod("p", v1alpha1.AnnotationInjectedBy, "a/cb", v1alpha1.AnnotationInjectedByUID, "another")
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{v1alpha1.LabelInjection: "disabled"}}}
 	open := someBackend()
-	open.Status.Injection = &v1alpha1.InjectionStatus{Breaker: &v1alpha1.InjectionBreaker{Open: true, Reason: "ImagePullBackOff"}}
+	open.Status.Injection = &v1alpha1.InjectionStatus{Breaker: &v1alpha1.InjectionBreaker{Open: true, Reason: "ImagePullBackOff", Image: "pub:1", ConfigHash: "new"}}
 	for name, tc := range map[string]struct {
 		objects []client.Object
 		backend *v1alpha1.CacheBackend
@@ -217,7 +217,7 @@ func TestBackendInjectionHealthy(t *testing.T) {
 		"one older than it":   {[]client.Object{old}, nil, "False/PodsUnseen: 0 of 1 injected; predates-backend: 1: p"},
 		"a namespace without": {[]client.Object{somePod("p"), namespace}, nil, "False/PodsUnseen: 0 of 1 injected; namespace-excluded: 1: p"},
 		"a stamp of another":  {[]client.Object{forged}, nil, "False/PodsUnseen: 0 of 1 injected; webhook-not-called"},
-		"a blocked publisher": {[]client.Object{blocked}, nil, "False/SidecarUnavailable: 1 of 1 injected; the publisher of 1 does not start: p"},
+		"a blocked publisher": {[]client.Object{blocked}, nil, "False/SidecarUnavailable: 1 of 1 injected; the publisher of 1 does not run (ImagePullBackOff): p; to unblock: kubectl -n a set image pod/p kvevent-subscriber=pub:1"},
 		"an open breaker":     {[]client.Object{injectedPod("p", "new")}, open, "False/BreakerOpen: 1 of 1 injected; new pods get no publisher: ImagePullBackOff"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestBackendInjectionHealthy(t *testing.T) {
 				tc.backend = someBackend()
 			}
 			b := newBench(t, append(tc.objects, tc.backend)...).with(func(o *controller.BackendOptions) {
-				o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "new" }
+				o.ConfigHash, o.SidecarImage = func(*v1alpha1.CacheBackend) string { return "new" }, "pub:1"
 			})
 			b.pass()
 			b.want("InjectionHealthy=" + tc.want)

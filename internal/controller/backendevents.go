@@ -65,6 +65,12 @@ func transitions(before, after *v1alpha1.CacheBackendStatus) (all []announcement
 			add(normal, c.recovered, c.kind+" is "+string(now.Status)+": "+now.Reason)
 		}
 	}
+	switch healthy, wasOpen, isOpen := is(v1alpha1.ConditionInjectionHealthy), breakerOpen(before), breakerOpen(after); {
+	case isOpen && !wasOpen && was(healthy.Type).Status == metav1.ConditionFalse:
+		add(warning, "InjectionDegraded", healthy.Reason+": "+healthy.Message)
+	case wasOpen && !isOpen && healthy.Status == metav1.ConditionFalse:
+		add(normal, "InjectionRecovered", "new pods get a publisher again")
+	}
 	if now := is(v1alpha1.ConditionInjectionHealthy); now.Reason == reasonSidecarUnavailable && was(now.Type).Reason != now.Reason {
 		add(warning, reasonSidecarUnavailable, now.Message)
 	}
@@ -80,6 +86,10 @@ func transitions(before, after *v1alpha1.CacheBackendStatus) (all []announcement
 		}
 	}
 	return all
+}
+
+func breakerOpen(status *v1alpha1.CacheBackendStatus) bool {
+	return status.Injection != nil && status.Injection.Breaker != nil && status.Injection.Breaker.Open
 }
 
 // conditionIn returns the zero Condition if there is none.

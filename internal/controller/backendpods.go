@@ -58,18 +58,19 @@ type podFacts struct {
 	live               []*corev1.Pod // neither going away nor ended
 	external           []string
 	injected, stale    []string
-	blocked            []string // whose publisher does not start
+	publishers         []publisher // of the injected ones
 	skipped            map[string][]string
 	unseen             map[string]string // code by pod
 	configHash, image  string
 	rows               map[string]bool // replicas in the index, nil before a poll
 	namespaceExcluded  bool
+	repairs            bool // see BackendOptions.RepairSidecarImage
 	skipCount, unseenN int32
 }
 
 // gather reads the pods of a backend and sorts them by their stamps.
 func (r *BackendReconciler) gather(ctx context.Context, b *v1alpha1.CacheBackend) (*podFacts, error) {
-	f := &podFacts{desired: -1, skipped: map[string][]string{}, unseen: map[string]string{}, configHash: r.options.ConfigHash(b), image: r.options.SidecarImage}
+	f := &podFacts{desired: -1, skipped: map[string][]string{}, unseen: map[string]string{}, configHash: r.options.ConfigHash(b), image: r.options.SidecarImage, repairs: r.options.RepairSidecarImage}
 	f.rows = r.options.Rows.of(b.Namespace)
 	if b.Spec.Observation != nil {
 		for _, replica := range b.Spec.Observation.ExternalReplicas {
@@ -100,6 +101,7 @@ func (r *BackendReconciler) gather(ctx context.Context, b *v1alpha1.CacheBackend
 			f.sort(b, &pods.Items[i])
 		}
 	}
+	r.troubles.note(client.ObjectKeyFromObject(b), f.publishers, r.options.Now())
 	return f, nil
 }
 
@@ -116,9 +118,7 @@ func (f *podFacts) sort(b *v1alpha1.CacheBackend, pod *corev1.Pod) {
 		if hash := pod.Annotations[v1alpha1.AnnotationInjectedConfigHash]; f.configHash != "" && hash != f.configHash {
 			f.stale = append(f.stale, pod.Name)
 		}
-		if sidecarBlocked(pod) {
-			f.blocked = append(f.blocked, pod.Name)
-		}
+		f.publishers = append(f.publishers, publisher{sidecar: sidecarOf(pod), pod: pod})
 		return
 	}
 	code := pod.Annotations[v1alpha1.AnnotationInjectSkipped]
@@ -142,22 +142,6 @@ func (f *podFacts) sort(b *v1alpha1.CacheBackend, pod *corev1.Pod) {
 func injectedBy(pod *corev1.Pod, b *v1alpha1.CacheBackend) bool {
 	return pod.Annotations[v1alpha1.AnnotationInjectedBy] == b.Namespace+"/"+b.Name &&
 		pod.Annotations[v1alpha1.AnnotationInjectedByUID] == string(b.UID)
-}
-
-// sidecarBlocked says whether the publisher waits for something other than its
-// turn.
-func sidecarBlocked(pod *corev1.Pod) bool {
-	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if status.Name != sidecarContainer || status.State.Waiting == nil {
-			continue
-		}
-		switch status.State.Waiting.Reason {
-		case "", "PodInitializing", "ContainerCreating":
-		default:
-			return true
-		}
-	}
-	return false
 }
 
 // excludedNamespaces are those that the pod webhook never sees.
@@ -219,15 +203,16 @@ func (r *BackendReconciler) explainNoPods(ctx context.Context, b *v1alpha1.Cache
 	return nil
 }
 
-// injection counts the pods. What others wrote about the breaker stays.
-func (f *podFacts) injection(old *v1alpha1.InjectionStatus) *v1alpha1.InjectionStatus {
+// injection counts the pods and moves the breaker on.
+func (f *podFacts) injection(old *v1alpha1.InjectionStatus, now metav1.Time) *v1alpha1.InjectionStatus {
 	next := &v1alpha1.InjectionStatus{
 		ConfigHash: f.configHash, SidecarImage: f.image, InjectedPods: int32(len(f.injected)), StalePods: int32(len(f.stale)),
 		SkippedPods: f.skipCount, UnseenPods: f.unseenN,
 	}
-	if old != nil {
-		next.Breaker = old.Breaker
+	if old == nil {
+		old = &v1alpha1.InjectionStatus{}
 	}
+	next.Breaker = f.breaker(old.Breaker, now)
 	for _, reason := range sortedKeys(f.skipped) {
 		if len(next.Skipped) == maxSkipReasons {
 			break
@@ -240,14 +225,14 @@ func (f *podFacts) injection(old *v1alpha1.InjectionStatus) *v1alpha1.InjectionS
 
 func (f *podFacts) injectionHealthy(i *v1alpha1.InjectionStatus) condition {
 	c := condition{kind: v1alpha1.ConditionInjectionHealthy, status: metav1.ConditionFalse}
-	breaker := i.Breaker != nil && i.Breaker.Open
+	breaker, blocked := i.Breaker != nil && i.Breaker.Open, f.blocked()
 	switch {
 	case len(f.live) == 0 && !breaker:
 		c.status, c.reason, c.message = metav1.ConditionUnknown, reasonNoEnginePods, "no engine pod to look at"
 		return c
 	case breaker:
 		c.reason = reasonBreakerOpen
-	case f.blocked != nil:
+	case blocked != "":
 		c.reason = reasonSidecarUnavailable
 	case f.skipCount > 0:
 		c.reason = reasonPodsSkipped
@@ -262,8 +247,8 @@ func (f *podFacts) injectionHealthy(i *v1alpha1.InjectionStatus) condition {
 	if breaker {
 		parts = append(parts, "new pods get no publisher: "+i.Breaker.Reason)
 	}
-	if f.blocked != nil {
-		parts = append(parts, fmt.Sprintf("the publisher of %d does not start: %s", len(f.blocked), some(f.blocked, examplePods)))
+	if blocked != "" {
+		parts = append(parts, blocked)
 	}
 	for _, reason := range sortedKeys(f.skipped) {
 		parts = append(parts, fmt.Sprintf("%s: %d: %s", reason, len(f.skipped[reason]), some(f.skipped[reason], examplePods)))
@@ -273,6 +258,27 @@ func (f *podFacts) injectionHealthy(i *v1alpha1.InjectionStatus) condition {
 	}
 	c.message = strings.Join(parts, "; ")
 	return c
+}
+
+// blocked tells of the pods whose publisher does not start and how to help
+// one, "" for none.
+func (f *podFacts) blocked() string {
+	var (
+		names []string
+		first *publisher
+	)
+	for i := range f.publishers {
+		if p := &f.publishers[i]; p.reason != "" {
+			names = append(names, p.pod.Name)
+			if first == nil || p.grave && !first.grave {
+				first = p
+			}
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	return fmt.Sprintf("the publisher of %d does not run (%s): %s; %s", len(names), first.reason, some(names, examplePods), f.unblocking(first))
 }
 
 // reporting names the engines that should be in the index and are not. Nil

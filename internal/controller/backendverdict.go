@@ -82,7 +82,7 @@ func judgeBackend(b *v1alpha1.CacheBackend, s *sighting) time.Duration {
 	put(b, s.now, ready)
 	put(b, s.now, progressing(ready))
 	put(b, s.now, degraded(ready))
-	status.Injection = s.pods.injection(status.Injection)
+	status.Injection = s.pods.injection(status.Injection, s.now)
 	put(b, s.now, s.pods.injectionHealthy(status.Injection))
 	if reporting := s.pods.reporting(b, s.now.Time); reporting != nil {
 		put(b, s.now, *reporting)

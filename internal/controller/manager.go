@@ -69,9 +69,11 @@ type Options struct {
 	// Face tests what clients see of the servers; default not. Self-tests run
 	// when Servers has a URL for them.
 	Face Face
-	// ConfigHash and SidecarImage are those of BackendOptions.
-	ConfigHash   func(*v1alpha1.CacheBackend) string
-	SidecarImage string
+	// ConfigHash, SidecarImage and RepairSidecarImage are those of
+	// BackendOptions.
+	ConfigHash         func(*v1alpha1.CacheBackend) string
+	SidecarImage       string
+	RepairSidecarImage bool
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
 	// MetricsAddress and HealthAddress are listened on; "0" turns either off.
@@ -153,7 +155,8 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery) error {
 		runnables = append(runnables, prober)
 	}
 	backends := NewBackendReconciler(BackendOptions{
-		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage, Prober: prober, Rows: rows,
+		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
+		RepairSidecarImage: o.RepairSidecarImage, Prober: prober, Rows: rows,
 		Namespace: o.Namespace, Events: mgr.GetEventRecorder("inference-cache-controller"), Metrics: metrics, Logger: o.Logger,
 	})
 	pools := NewTopologyReconciler(TopologyOptions{Client: counted, Topologies: topologies, Rows: rows, Logger: o.Logger})
@@ -256,7 +259,9 @@ func stripPod(object any) (any, error) {
 		}
 	}
 	pod.Annotations, pod.ManagedFields = kept, nil
-	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	pod.Spec = corev1.PodSpec{
+		NodeName: pod.Spec.NodeName, InitContainers: onlySidecar(pod.Spec.InitContainers), Containers: onlySidecar(pod.Spec.Containers),
+	}
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, StartTime: pod.Status.StartTime,
 		ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,

@@ -110,7 +110,7 @@ func podChanged() predicate.Predicate {
 		_, wasReady := readySince(before)
 		_, isReady := readySince(after)
 		return wasReady != isReady || before.UID != after.UID || live(before) != live(after) ||
-			before.Spec.NodeName != after.Spec.NodeName || sidecarBlocked(before) != sidecarBlocked(after) ||
+			before.Spec.NodeName != after.Spec.NodeName || sidecarOf(before) != sidecarOf(after) ||
 			!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
 	}}
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
@@ -17,16 +19,19 @@ const (
 	maxTrials     = 1024
 )
 
-// trials remembers when a pod of a backend was last wired although publishers
-// had kept others from starting.
+// trials remembers when this process last wired a pod of a backend although
+// publishers had kept others from starting. What other processes did is in the
+// backend's status, with the delay of the leader and the cache: in one interval
+// each process wires at most one pod, and all together one unless pods are
+// created within that delay.
 type trials struct {
 	mu   sync.Mutex
 	last map[types.UID]time.Time // guarded by mu
 }
 
-// due says whether a trial is, and notes it. The first is due one interval
-// after since.
-func (t *trials) due(uid types.UID, since, now time.Time) bool {
+// due says whether a trial is, and notes it if it counts. The first is due one
+// interval after since.
+func (t *trials) due(uid types.UID, since, now time.Time, counts bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last, ok := t.last[uid]
@@ -36,6 +41,9 @@ func (t *trials) due(uid types.UID, since, now time.Time) bool {
 	if now.Sub(last) < trialInterval {
 		return false
 	}
+	if !counts {
+		return true
+	}
 	if t.last == nil || len(t.last) >= maxTrials {
 		t.last = map[types.UID]time.Time{}
 	}
@@ -43,26 +51,36 @@ func (t *trials) due(uid types.UID, since, now time.Time) bool {
 	return true
 }
 
+// guarded wires a pod for its backend. While the breaker is open it does so only
+// on trial, and a trial is used up by nothing but a pod that is wired.
+func (h *Handler) guarded(pod *corev1.Pod, backend *v1alpha1.CacheBackend, dryRun bool) (*corev1.Pod, Outcome) {
+	wired, outcome := Pod(pod, backend, h.options.Options)
+	message, since, open := h.heldBack(backend)
+	if !open || outcome.Result == Injected && h.trials.due(backend.UID, since, h.options.Now(), !dryRun) {
+		return wired, outcome
+	}
+	outcome = skip(ReasonBreakerOpen, message)
+	return refuse(pod, backend, outcome), outcome
+}
+
 // heldBack says whether the backend's breaker keeps the publisher from new
 // pods. It counts only for the image and configuration it opened for.
-func (h *Handler) heldBack(backend *v1alpha1.CacheBackend) (message string, open bool) {
+func (h *Handler) heldBack(backend *v1alpha1.CacheBackend) (message string, since time.Time, open bool) {
 	if backend.Status.Injection == nil || backend.Status.Injection.Breaker == nil || !backend.Status.Injection.Breaker.Open {
-		return "", false
+		return "", since, false
 	}
 	breaker := backend.Status.Injection.Breaker
 	a, ok := h.options.Registry.For(backend)
 	if !ok || breaker.Image != h.options.Image {
-		return "", false
+		return "", since, false
 	}
 	if hash, err := ConfigHash(backend, a); err != nil || hash != breaker.ConfigHash {
-		return "", false
+		return "", since, false
 	}
-	var since time.Time
-	if breaker.Since != nil {
-		since = breaker.Since.Time
+	for _, at := range []*metav1.Time{breaker.Since, breaker.LastTrialAt} {
+		if at != nil && at.After(since) {
+			since = at.Time
+		}
 	}
-	if h.trials.due(backend.UID, since, h.options.Now()) {
-		return "", false
-	}
-	return fmt.Sprintf("publishers of CacheBackend %s kept pods from starting: %s", backend.Name, breaker.Reason), true
+	return fmt.Sprintf("publishers of CacheBackend %s kept pods from starting: %s", backend.Name, breaker.Reason), since, true
 }

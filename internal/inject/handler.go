@@ -94,6 +94,7 @@ func serve(handle admission.HandlerFunc) (http.Handler, error) {
 // inject answers about one pod. Whatever goes wrong admits the pod.
 func (h *Handler) inject(ctx context.Context, request admission.Request) (response admission.Response) {
 	var pod *corev1.Pod
+	dryRun := request.DryRun != nil && *request.DryRun
 	outcome := Outcome{Result: Failed, Reason: ReasonInternalError, Message: "injection broke off"}
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -104,7 +105,7 @@ func (h *Handler) inject(ctx context.Context, request admission.Request) (respon
 				response = patch(pod, refuse(pod, nil, outcome))
 			}
 		}
-		if request.DryRun == nil || !*request.DryRun {
+		if !dryRun {
 			h.count(outcome)
 		}
 	}()
@@ -114,7 +115,7 @@ func (h *Handler) inject(ctx context.Context, request admission.Request) (respon
 		return admission.Allowed(outcome.Message)
 	}
 	var result *corev1.Pod
-	result, outcome = h.decide(ctx, pod)
+	result, outcome = h.decide(ctx, pod, dryRun)
 	if outcome.Result == Denied {
 		return admission.Denied(outcome.Message)
 	}
@@ -144,7 +145,7 @@ func (h *Handler) log(pod *corev1.Pod, o Outcome) {
 }
 
 // decide finds the backend of a pod and wires the pod for it.
-func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, Outcome) {
+func (h *Handler) decide(ctx context.Context, pod *corev1.Pod, dryRun bool) (*corev1.Pod, Outcome) {
 	if OptedOut(pod) {
 		outcome := skip(ReasonOptOut, "")
 		return refuse(pod, nil, outcome), outcome
@@ -161,12 +162,7 @@ func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, Out
 	case len(backends) > 1:
 		return pod, Outcome{Result: Denied, Reason: ReasonAmbiguous, Message: ambiguous(pod, backends)}
 	}
-	backend := &backends[0]
-	if message, open := h.heldBack(backend); open {
-		outcome := skip(ReasonBreakerOpen, message)
-		return refuse(pod, backend, outcome), outcome
-	}
-	return Pod(pod, backend, h.options.Options)
+	return h.guarded(pod, &backends[0], dryRun)
 }
 
 func ambiguous(pod *corev1.Pod, backends []v1alpha1.CacheBackend) string {

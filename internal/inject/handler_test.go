@@ -59,11 +59,14 @@ func newHarness(o inject.HandlerOptions) harness {
 }
 
 // answer asks about a pod and returns it as it is admitted.
-func answer(t *testing.T, handler http.Handler, object []byte) (*admissionv1.AdmissionResponse, *corev1.Pod) {
+func answer(t *testing.T, handler http.Handler, object []byte, changes ...func(*admissionv1.AdmissionRequest)) (*admissionv1.AdmissionResponse, *corev1.Pod) {
 	t.Helper()
+	asked := &admissionv1.AdmissionRequest{UID: "1", Namespace: "team", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: object}}
+	for _, change := range changes {
+		change(asked)
+	}
 	body, err := json.Marshal(admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request:  &admissionv1.AdmissionRequest{UID: "1", Namespace: "team", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: object}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: asked,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -277,6 +280,52 @@ func TestBreakerHoldsThePublisherBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Replicas of the webhook know of each other's trials by the status; what was
+// not wired is no trial.
+func TestBreakerTrialsAreBounded(t *testing.T) {
+	backend := newBackend(vllm)
+	a, _ := adapter.Core().For(backend)
+	hash, err := inject.ConfigHash(backend, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	breaker := &v1alpha1.InjectionBreaker{Open: true, Reason: "ImagePullBackOff", Since: &metav1.Time{Time: opened}, Image: options().Image, ConfigHash: hash}
+	backend.Status.Injection = &v1alpha1.InjectionStatus{Breaker: breaker}
+	var (
+		now   = opened.Add(10 * time.Minute)
+		clock = func() time.Time { return now }
+		mine  = newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil, backend), Now: clock})
+		want  = func(h harness, what, reason string, pod *corev1.Pod) {
+			t.Helper()
+			_, got := h.ask(t, pod)
+			if got := got.Annotations[v1alpha1.AnnotationInjectSkipped]; got != reason {
+				t.Errorf("%s: reason %q, want %q", what, got, reason)
+			}
+		}
+	)
+	handler, err := mine.Inject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := json.Marshal(newPod(vllm))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got := answer(t, handler, object, func(r *admissionv1.AdmissionRequest) { r.DryRun = ptr(true) }); got.Annotations[v1alpha1.AnnotationInjectSkipped] != "" {
+		t.Error("a dry run does not show the trial")
+	}
+	want(mine, "a pod that cannot be wired", "breaker-open", newPod(vllm, shapes["existing-sidecar"]))
+	want(mine, "the trial", "", newPod(vllm))
+	want(mine, "the next pod", "breaker-open", newPod(vllm))
+
+	breaker.LastTrialAt = &metav1.Time{Time: now}
+	others := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil, backend), Now: clock})
+	want(others, "another replica that knows of the trial", "breaker-open", newPod(vllm))
+	now = now.Add(10 * time.Minute)
+	want(others, "its own trial", "", newPod(vllm))
 }
 
 func TestStampsWithoutADomainAreTakenOff(t *testing.T) {
