@@ -19,6 +19,14 @@ help: ## Show this help
 build: ## Build bin/inferencecache
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/inferencecache ./cmd/inferencecache
 
+PREFIX ?= /usr/local
+
+.PHONY: install
+install: build ## Install it as inferencecache and as the kubectl plugin, under PREFIX (/usr/local)
+	install -d '$(DESTDIR)$(PREFIX)/bin'
+	install -m 0755 bin/inferencecache '$(DESTDIR)$(PREFIX)/bin/inferencecache'
+	ln -sf inferencecache '$(DESTDIR)$(PREFIX)/bin/kubectl-inferencecache'
+
 .PHONY: demo
 demo: build ## Simulated engines, round robin against cache-aware routing
 	bin/inferencecache demo

@@ -23,7 +23,7 @@ const (
 func main() {
 	ctx, stop := signalContext()
 	defer stop()
-	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	c := &cli{name: invokedAs(os.Args[0]), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	os.Exit(c.run(ctx, os.Args[1:]))
 }
 
@@ -37,10 +37,10 @@ func (c *cli) run(ctx context.Context, args []string) int {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.stderr, "inferencecache: %v\nRun '%s --help' for usage.\n", err, command.CommandPath())
+		fmt.Fprintf(c.stderr, "%s: %v\nRun '%s --help' for usage.\n", c.called(), err, command.CommandPath())
 		return exitUsage
 	default:
-		fmt.Fprintf(c.stderr, "inferencecache: %v\n", err)
+		fmt.Fprintf(c.stderr, "%s: %v\n", c.called(), err)
 		return exitRuntime
 	}
 }

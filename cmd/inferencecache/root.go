@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 
 // cli is what all commands share.
 type cli struct {
+	// name is how the program is called; default inferencecache.
+	name           string
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
@@ -32,7 +35,7 @@ func usagef(format string, args ...any) error {
 
 func (c *cli) newRootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "inferencecache",
+		Use:   programName,
 		Short: "KV-cache-aware routing for fleets of LLM engines",
 		Long: `inferencecache watches the KV events of LLM engines, keeps an exact index of
 which replica holds which prompt prefix, and routes each request to where its
@@ -63,8 +66,12 @@ Start with 'inferencecache demo'. Put it in front of your engines with
 		c.newSimEngineCommand(),
 		c.newBenchCommand(),
 	)
+	rename(root, c.called())
 	return root
 }
+
+// called is the name of the program in what the user reads.
+func (c *cli) called() string { return cmp.Or(c.name, programName) }
 
 // logger builds the logger the log flags ask for.
 func (c *cli) logger() (*slog.Logger, error) {
