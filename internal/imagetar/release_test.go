@@ -5,6 +5,7 @@ package imagetar
 import (
 	"bytes"
 	"debug/buildinfo"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,20 @@ func TestReleaseIsReproducible(t *testing.T) {
 	binary, err := os.ReadFile(buildStatic(t))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for archive, want := range map[string][]string{"inferencecache.tar": {"/app"}, "kvevent-subscriber.tar": {"/app", "publisher"}} {
+		for name, file := range unpack(t, runs[0][archive]) {
+			if !strings.HasSuffix(name, ".json") || name == "manifest.json" {
+				continue
+			}
+			var config imageConfig
+			if err := json.Unmarshal(file.data, &config); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, config.Config.Entrypoint); diff != "" {
+				t.Errorf("%s: entry point: %s", archive, diff)
+			}
+		}
 	}
 	layer := unpack(t, unpack(t, runs[0]["kvevent-subscriber.tar"])["layer.tar"].data)
 	if !bytes.Equal(layer["app"].data, binary) {
