@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -51,7 +52,10 @@ type BackendOptions struct {
 	Rows *Rows
 	// Namespace is the controller's own, in which nothing is injected.
 	Namespace string
-	// Events takes the events; default nobody.
+	// Unseen is told once of each pod that the webhook never saw, with the code
+	// of why; default nobody.
+	Unseen func(code string)
+	// Events takes the events about backends; default nobody.
 	Events events.EventRecorder
 	// Metrics of what is gone are removed; default none.
 	Metrics *Metrics
@@ -81,6 +85,9 @@ func NewBackendReconciler(o BackendOptions) *BackendReconciler {
 	}
 	if o.ConfigHash == nil {
 		o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "" }
+	}
+	if o.Unseen == nil {
+		o.Unseen = func(string) {}
 	}
 	if o.Events == nil {
 		o.Events = noEvents{}
@@ -139,12 +146,11 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	if changed {
 		r.announce(&object, &before)
 	}
-	if s.supported {
-		r.explain(&object, pods)
-	}
 	r.afterTest(&object, s)
-	if err := r.repair(ctx, &object, pods); err != nil {
-		return reconcile.Result{}, err
+	if s.supported {
+		if err := errors.Join(r.explain(ctx, &object, before.Injection, pods), r.repair(ctx, &object, pods)); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	return reconcile.Result{RequeueAfter: r.next(request.NamespacedName, s, wait)}, nil
 }

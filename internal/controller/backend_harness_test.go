@@ -28,12 +28,9 @@ type recorded struct {
 	all []string
 }
 
-func (r *recorded) Eventf(about, _ runtime.Object, kind, reason, _, note string, args ...any) {
+func (r *recorded) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := about.(*corev1.Pod); ok {
-		reason = "Pod/" + reason
-	}
 	if text := fmt.Sprintf(note, args...); text == "" || strings.Contains(text, "%!") {
 		reason += " with a broken note"
 	}

@@ -3,6 +3,9 @@
 package controller
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -106,20 +109,35 @@ type explained struct {
 	pods map[types.NamespacedName][]types.UID // by backend, those alive
 }
 
-// first keeps the pods that are there and returns those that are new.
-func (e *explained) first(backend types.NamespacedName, pods []types.UID) (fresh []types.UID) {
+// fresh returns the pods, given the oldest first, that are still to be
+// explained, and forgets those that are gone. At the first look at a backend as
+// many as its status counts have been explained by an earlier leader.
+func (e *explained) fresh(backend types.NamespacedName, pods []types.UID, counted int) (fresh []types.UID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, uid := range pods {
-		if !slices.Contains(e.pods[backend], uid) {
-			fresh = append(fresh, uid)
-		}
-	}
 	if e.pods == nil {
 		e.pods = make(map[types.NamespacedName][]types.UID)
 	}
-	e.pods[backend] = pods
+	told, looked := e.pods[backend]
+	if !looked {
+		told = pods[:min(counted, len(pods))]
+	}
+	kept := []types.UID{}
+	for _, uid := range pods {
+		if slices.Contains(told, uid) {
+			kept = append(kept, uid)
+		} else {
+			fresh = append(fresh, uid)
+		}
+	}
+	e.pods[backend] = kept
 	return fresh
+}
+
+func (e *explained) told(backend types.NamespacedName, pod types.UID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pods[backend] = append(e.pods[backend], pod)
 }
 
 func (e *explained) forget(backend types.NamespacedName) {
@@ -132,21 +150,44 @@ func (e *explained) forget(backend types.NamespacedName) {
 var unseenNotes = map[string]string{
 	codePredatesBackend:   "the pod is older than the CacheBackend; restart it to have it injected",
 	codeNamespaceExcluded: "pods of this namespace are not injected",
-	codeWebhookNotCalled:  "the API server did not ask the pod webhook when the pod was created",
+	codeWebhookNotCalled: "the API server did not ask the pod webhook about this pod: the webhook was away, " +
+		"or the pod got its label, or the CacheBackend its selector, only later; restart the pod",
 }
 
-// explain tells on each pod once why it was never injected.
-func (r *BackendReconciler) explain(b *v1alpha1.CacheBackend, f *podFacts) {
-	var unseen []types.UID
+// explain tells on each pod once why it was never injected, and counts it.
+func (r *BackendReconciler) explain(ctx context.Context, b *v1alpha1.CacheBackend, before *v1alpha1.InjectionStatus, f *podFacts) error {
+	var (
+		unseen []*corev1.Pod
+		uids   []types.UID
+		failed error
+	)
 	for _, pod := range f.live {
 		if f.unseen[pod.Name] != "" {
-			unseen = append(unseen, pod.UID)
+			unseen = append(unseen, pod)
 		}
 	}
-	fresh := r.explained.first(client.ObjectKeyFromObject(b), unseen)
-	for _, pod := range f.live {
-		if code := f.unseen[pod.Name]; code != "" && slices.Contains(fresh, pod.UID) {
-			r.options.Events.Eventf(pod, b, corev1.EventTypeWarning, "InjectionSkipped", action, "%s: %s", code, unseenNotes[code])
-		}
+	slices.SortStableFunc(unseen, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	for _, pod := range unseen {
+		uids = append(uids, pod.UID)
 	}
+	counted := 0
+	if before != nil {
+		counted = int(before.UnseenPods)
+	}
+	name := client.ObjectKeyFromObject(b)
+	fresh := r.explained.fresh(name, uids, counted)
+	for _, pod := range unseen {
+		if !slices.Contains(fresh, pod.UID) {
+			continue
+		}
+		code := f.unseen[pod.Name]
+		e := podEvent{corev1.EventTypeWarning, eventInjectionOff, code + ": " + unseenNotes[code], code, referenceTo(b)}
+		if err := tellPod(ctx, r.options.Client, pod, e, r.options.Now()); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("write the event of pod %s: %w", pod.Name, err))
+			continue
+		}
+		r.explained.told(name, pod.UID)
+		r.options.Unseen(code)
+	}
+	return failed
 }

@@ -129,7 +129,7 @@ func (f *podFacts) sort(b *v1alpha1.CacheBackend, pod *corev1.Pod) {
 		switch {
 		case f.namespaceExcluded:
 			code = codeNamespaceExcluded
-		case pod.CreationTimestamp.Before(&b.CreationTimestamp):
+		case !pod.CreationTimestamp.After(b.CreationTimestamp.Time):
 			code = codePredatesBackend
 		}
 		f.unseenN++

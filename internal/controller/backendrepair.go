@@ -51,7 +51,10 @@ func (r *BackendReconciler) repair(ctx context.Context, b *v1alpha1.CacheBackend
 			continue
 		}
 		r.options.Logger.Info("gave a publisher that did not start another image", "namespace", p.pod.Namespace, "pod", p.pod.Name, "reason", p.reason)
-		r.options.Events.Eventf(p.pod, b, corev1.EventTypeNormal, "SidecarRepaired", action, "%s: the publisher's image is now %s", p.reason, f.image)
+		e := podEvent{corev1.EventTypeNormal, "SidecarRepaired", p.reason + ": the publisher's image is now " + f.image, f.image, referenceTo(b)}
+		if err := tellPod(ctx, r.options.Client, p.pod, e, r.options.Now()); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("write the event of pod %s: %w", p.pod.Name, err))
+		}
 	}
 	return failed
 }

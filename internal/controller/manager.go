@@ -69,11 +69,12 @@ type Options struct {
 	// Face tests what clients see of the servers; default not. Self-tests run
 	// when Servers has a URL for them.
 	Face Face
-	// ConfigHash, SidecarImage and RepairSidecarImage are those of
+	// ConfigHash, SidecarImage, RepairSidecarImage and Unseen are those of
 	// BackendOptions.
 	ConfigHash         func(*v1alpha1.CacheBackend) string
 	SidecarImage       string
 	RepairSidecarImage bool
+	Unseen             func(code string)
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
 	// MetricsAddress and HealthAddress are listened on; "0" turns either off.
@@ -156,8 +157,8 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery) error {
 	}
 	backends := NewBackendReconciler(BackendOptions{
 		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
-		RepairSidecarImage: o.RepairSidecarImage, Prober: prober, Rows: rows,
-		Namespace: o.Namespace, Events: mgr.GetEventRecorder("inference-cache-controller"), Metrics: metrics, Logger: o.Logger,
+		RepairSidecarImage: o.RepairSidecarImage, Unseen: o.Unseen, Prober: prober, Rows: rows,
+		Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics, Logger: o.Logger,
 	})
 	pools := NewTopologyReconciler(TopologyOptions{Client: counted, Topologies: topologies, Rows: rows, Logger: o.Logger})
 	topologies.LoadWith(pools.All)
@@ -166,7 +167,8 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery) error {
 			return err
 		}
 	}
-	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles))
+	told := NewPodEventReconciler(PodEventOptions{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Logger: o.Logger})
+	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles), told.register(mgr, o.Reconciles))
 }
 
 // serveMetrics serves our metrics on one page with those of the libraries.

@@ -131,6 +131,16 @@ func (h *Handler) count(o Outcome) {
 	h.total.WithLabelValues(string(o.Result), reason).Inc()
 }
 
+// CountUnseen counts a pod that was never asked about, for the reason that the
+// reconciler found.
+func (h *Handler) CountUnseen(reason string) {
+	result := Skipped
+	if reason == ReasonWebhookNotCalled {
+		result = Failed
+	}
+	h.count(Outcome{Result: result, Reason: reason})
+}
+
 func (h *Handler) log(pod *corev1.Pod, o Outcome) {
 	level := slog.LevelInfo
 	if o.Result == Failed {

@@ -282,6 +282,21 @@ func TestBreakerHoldsThePublisherBack(t *testing.T) {
 	}
 }
 
+func TestPodsNeverAskedAboutAreCounted(t *testing.T) {
+	h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil)})
+	for reason, result := range map[string]string{
+		inject.ReasonPredatesBackend: "skipped", inject.ReasonNamespaceExcluded: "skipped", inject.ReasonWebhookNotCalled: "failed",
+	} {
+		h.CountUnseen(reason)
+		want := "# HELP inferencecache_injection_total Engine pods by what admission did with them; the reason is empty for pods that were wired without a warning.\n" +
+			"# TYPE inferencecache_injection_total counter\ninferencecache_injection_total{reason=\"" + reason + "\",result=\"" + result + "\"} 1\n"
+		if err := testutil.GatherAndCompare(h.registry, strings.NewReader(want), "inferencecache_injection_total"); err != nil {
+			t.Error(err)
+		}
+		h = newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil)})
+	}
+}
+
 // Replicas of the webhook know of each other's trials by the status; what was
 // not wired is no trial.
 func TestBreakerTrialsAreBounded(t *testing.T) {

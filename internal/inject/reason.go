@@ -31,8 +31,12 @@ const (
 	ReasonBreakerOpen             = "breaker-open"
 	ReasonBackendLookupFailed     = "backend-lookup-failed"
 	ReasonInternalError           = "internal-error"
-	ReasonAmbiguous               = "ambiguous-backends"
-	ReasonNoBackend               = "no-backend"
+	// Of pods that the webhook never saw; the reconciler finds them.
+	ReasonPredatesBackend   = "predates-backend"
+	ReasonNamespaceExcluded = "namespace-excluded"
+	ReasonWebhookNotCalled  = "webhook-not-called"
+	ReasonAmbiguous         = "ambiguous-backends"
+	ReasonNoBackend         = "no-backend"
 )
 
 // Warnings about pods that are wired.
