@@ -4,20 +4,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
-	"net/url"
-	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
@@ -29,6 +19,8 @@ import (
 
 type controllerOptions struct {
 	controller          controller.Options
+	webhooks            webhookFlags
+	adapters            string
 	discovery           string
 	kubeconfig          string
 	caFile, serverName  string
@@ -52,6 +44,8 @@ each resource whether it is in force and where not. It polls the servers and
 shows what they know in the status of CacheIndex, CacheTenant and CacheBackend.
 It says on each CacheBackend whether its engines are injected, heard of and
 found by a self-test, and resolves the pools of each PDTopology to engines.
+It answers the API server's admission webhooks: declared resources are checked,
+and engine pods get their publisher. Certificates for that it keeps by itself.
 Inside a pod it uses the pod's service account; elsewhere --kubeconfig.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runController(cmd.Context(), options) },
@@ -81,6 +75,9 @@ func (o *controllerOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&x.Namespace, "namespace", "inference-cache-system", "the controller's own namespace: holds the lease")
 	flags.StringVar(&x.MetricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 turns it off")
 	flags.StringVar(&x.HealthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 turns it off")
+	flags.StringVar(&o.adapters, "adapters", adaptersCore, "which backends are served: core (those that watch engines) or all (those with storage too)")
+	flags.BoolVar(&x.RepairSidecarImage, "repair-sidecar-image", false, "give pods that wait for their publisher's image the present one; needs the right to patch pods")
+	o.webhooks.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server outside a pod (default $KUBECONFIG)")
 }
 
@@ -118,8 +115,31 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	if o.controller.Config, err = o.cluster(); err != nil {
 		return err
 	}
-	o.controller.Logger, o.controller.ConfigHash = logger, configHash(adapter.Core(), logger)
+	adapters, err := adaptersFor(o.adapters)
+	if err != nil {
+		return err
+	}
+	if err := o.setWebhooks(adapters, logger); err != nil {
+		return err
+	}
+	o.controller.Logger, o.controller.Adapters, o.controller.ConfigHash = logger, adapters, configHash(adapters, logger)
 	return controller.Run(ctx, o.controller)
+}
+
+// Values of --adapters.
+const (
+	adaptersCore = "core"
+	adaptersAll  = "all"
+)
+
+func adaptersFor(name string) (*adapter.Registry, error) {
+	switch name {
+	case adaptersCore:
+		return adapter.Core(), nil
+	case adaptersAll:
+		return adapter.All(), nil
+	}
+	return nil, usagef("--adapters %q: expected core or all", name)
 }
 
 // configHash is what the pod webhook stamps engines of a backend with.
@@ -135,66 +155,4 @@ func configHash(adapters *adapter.Registry, logger *slog.Logger) func(*v1alpha1.
 		}
 		return hash
 	}
-}
-
-// setFace has the self-test include the servers' gRPC.
-func (o *controllerOptions) setFace(logger *slog.Logger) error {
-	if o.grpcAddress == "" || o.probeURL == "" {
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(o.grpcAddress); err != nil {
-		return usagef("--policy-server-grpc-address: expected host:port: %v", err)
-	}
-	o.controller.Face = &controller.GRPCFace{
-		Address: o.grpcAddress, EachServer: o.controller.Discovery == controller.DiscoverEndpoints,
-		CAFile: o.caFile, ServerName: o.serverName, TokenFile: o.lookupTokenFile, Logger: logger,
-	}
-	return nil
-}
-
-// httpClient checks servers against one name whatever address is dialled.
-func (o *controllerOptions) httpClient() (*http.Client, error) {
-	name := o.serverName
-	if name == "" {
-		parsed, err := url.Parse(o.policyURL)
-		if err != nil {
-			return nil, usagef("--server-policy-url: %v", err)
-		}
-		name = parsed.Hostname()
-	}
-	config := &tls.Config{ServerName: name, MinVersion: tls.VersionTLS12}
-	if o.caFile != "" {
-		text, err := os.ReadFile(o.caFile)
-		if err != nil {
-			return nil, fmt.Errorf("--server-ca-file: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--server-ca-file %s: no certificate in it", o.caFile)
-		}
-	}
-	return &http.Client{
-		Timeout:       controlclient.DefaultTimeout,
-		Transport:     &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, IdleConnTimeout: controller.DefaultPollInterval * 2},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, nil
-}
-
-func (o *controllerOptions) cluster() (*rest.Config, error) {
-	file := o.kubeconfig
-	if file == "" {
-		file = strings.TrimSpace(os.Getenv("KUBECONFIG"))
-	}
-	if file == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("reach the API server: not in a pod and no --kubeconfig: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", file)
-	if err != nil {
-		return nil, fmt.Errorf("read --kubeconfig: %w", err)
-	}
-	return config, nil
 }

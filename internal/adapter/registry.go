@@ -36,6 +36,9 @@ func NewRegistry(adapters ...Adapter) *Registry { return &Registry{slices.Clone(
 // Core returns the adapters that watch engines: one for each runtime.
 func Core() *Registry { return NewRegistry(vllm(), sglang()) }
 
+// All returns every adapter there is.
+func All() *Registry { return Core() }
+
 // For returns the adapter that serves a backend.
 func (r *Registry) For(backend *v1alpha1.CacheBackend) (Adapter, bool) {
 	for _, a := range r.adapters {

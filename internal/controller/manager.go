@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -30,6 +32,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 )
 
@@ -75,6 +78,12 @@ type Options struct {
 	SidecarImage       string
 	RepairSidecarImage bool
 	Unseen             func(code string)
+	// Adapters say which backends are served; default adapter.Core.
+	Adapters *adapter.Registry
+	// Webhooks are answered on every replica; default none.
+	Webhooks Webhooks
+	// ServerCerts are the servers' certificates; default nobody's business.
+	ServerCerts ServerCerts
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
 	// MetricsAddress and HealthAddress are listened on; "0" turns either off.
@@ -117,11 +126,7 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
-	discovery, err := options.discovery(mgr.GetClient())
-	if err != nil {
-		return err
-	}
-	if err := options.addLoops(mgr, discovery); err != nil {
+	if err := options.add(ctx, mgr); err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -130,13 +135,38 @@ func Run(ctx context.Context, options Options) error {
 	return nil
 }
 
-// addLoops has the manager run everything that the leader does.
-func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery) error {
-	registry := prometheus.NewRegistry()
-	metrics, rows := NewMetrics(registry), new(Rows)
-	if err := o.serveMetrics(mgr, registry); err != nil {
+// add has the manager run everything there is.
+func (o Options) add(ctx context.Context, mgr ctrl.Manager) error {
+	discovery, err := o.discovery(mgr.GetClient())
+	if err != nil {
 		return err
 	}
+	registry := prometheus.NewRegistry()
+	live, err := o.liveClient(mgr)
+	if err != nil {
+		return err
+	}
+	if o.Webhooks.served() {
+		certs := o.certificates(live)
+		if err := errors.Join(mgr.Add(certs), o.addWebhooks(ctx, mgr, live, certs, registry)); err != nil {
+			return err
+		}
+	}
+	metrics := NewMetrics(registry)
+	return errors.Join(o.addServerCerts(mgr, live, metrics), o.addLoops(mgr, discovery, metrics), o.serveMetrics(mgr, registry))
+}
+
+// liveClient asks the API server without a cache. The API server alone says
+// how often: who asks the webhooks does not wait for other work of ours.
+func (o Options) liveClient(mgr ctrl.Manager) (client.Client, error) {
+	config := rest.CopyConfig(o.Config)
+	config.QPS = -1
+	return client.New(config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+}
+
+// addLoops has the manager run everything that the leader does.
+func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metrics) error {
+	rows := new(Rows)
 	counted := metrics.Counted(mgr.GetClient())
 	var pusher *Pusher
 	topologies := NewTopologies(func() { pusher.Changed() }, o.Logger)
@@ -158,7 +188,7 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery) error {
 	backends := NewBackendReconciler(BackendOptions{
 		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
 		RepairSidecarImage: o.RepairSidecarImage, Unseen: o.Unseen, Prober: prober, Rows: rows,
-		Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics, Logger: o.Logger,
+		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics, Logger: o.Logger,
 	})
 	pools := NewTopologyReconciler(TopologyOptions{Client: counted, Topologies: topologies, Rows: rows, Logger: o.Logger})
 	topologies.LoadWith(pools.All)
@@ -216,6 +246,9 @@ func newManager(o Options) (ctrl.Manager, error) {
 			return nil, err
 		}
 		byObject[&discoveryv1.EndpointSlice{}] = cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+	}
+	if name := o.ServerCerts.ConfigMap; name != "" {
+		byObject[&corev1.ConfigMap{}] = cache.ByObject{Field: fields.OneTermEqualSelector(metav1.ObjectNameField, name)}
 	}
 	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
 		Scheme: scheme,

@@ -40,10 +40,10 @@ const (
 // Metrics of a controller. A nil Metrics counts nothing. It is safe for
 // concurrent use.
 type Metrics struct {
-	pushes, polls, probeResults, probeCalls, writes, t2Tokens *prometheus.CounterVec
-	pushSeconds                                               *prometheus.HistogramVec
-	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate       *prometheus.GaugeVec
-	tainted                                                   prometheus.Gauge
+	pushes, polls, probeResults, probeCalls, writes, t2Tokens     *prometheus.CounterVec
+	pushSeconds                                                   *prometheus.HistogramVec
+	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate, caCopies *prometheus.GaugeVec
+	tainted                                                       prometheus.Gauge
 
 	mu      sync.Mutex
 	servers map[string]bool
@@ -74,6 +74,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		writes:       counter("controller_status_writes_total", "Writes of a resource's status.", "kind", "result"),
 		t2Rate:       gauge("backend_t2_hit_rate", "Share of queried tokens found in a backend's storage tier, from 0 to 1.", "backend"),
 		t2Tokens:     counter("backend_t2_query_tokens_total", "Tokens for which a backend's storage tier was asked.", "backend"),
+		caCopies:     gauge("controller_server_ca_namespaces", "Namespaces with a CacheBackend, by the state of their copy of the servers' authority.", "state"),
 		pushSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "inferencecache_controller_policy_push_seconds", Help: "Time that a push to a server took.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
@@ -94,6 +95,16 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		}
 	}
 	return m
+}
+
+// serverCA counts namespaces by state.
+func (m *Metrics) serverCA(counts map[string]int) {
+	if m == nil {
+		return
+	}
+	for state, count := range counts {
+		m.caCopies.WithLabelValues(state).Set(float64(count))
+	}
 }
 
 // server bounds the label.

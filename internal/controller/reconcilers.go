@@ -71,6 +71,27 @@ func (r *TopologyReconciler) register(mgr ctrl.Manager, concurrent int) error {
 	return nil
 }
 
+// register has a manager run it after changes of backends, of copies and of
+// the authority.
+func (s *ServerCA) register(mgr ctrl.Manager) error {
+	inNamespace := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: s.options.ConfigMap}}}
+	})
+	comesAndGoes := predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+	err := builder.ControllerManagedBy(mgr).Named("serverca").
+		Watches(&v1alpha1.CacheBackend{}, inNamespace, builder.WithPredicates(comesAndGoes)).
+		Watches(&corev1.ConfigMap{}, &handler.EnqueueRequestForObject{}).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			s.notify(func(name types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: name}) })
+			return nil
+		})).
+		WithOptions(reconcilerOptions(1)).Complete(s)
+	if err != nil {
+		return fmt.Errorf("set up the servers' authority: %w", err)
+	}
+	return nil
+}
+
 func podHandler(of func(context.Context, *corev1.Pod) []reconcile.Request) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		pod, ok := object.(*corev1.Pod)

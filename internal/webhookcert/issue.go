@@ -84,12 +84,24 @@ func encode(kind string, der []byte) []byte {
 
 var errNoCertificate = errors.New("no certificate")
 
+// Authorities returns the certificates of a PEM text and nothing else of it.
+func Authorities(text []byte) ([]byte, error) {
+	certs, err := parseBundle(text)
+	if err != nil {
+		return nil, err
+	}
+	return bundle(certs), nil
+}
+
 // parseBundle reads all certificates of a text.
 func parseBundle(text []byte) (certs []*x509.Certificate, err error) {
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
 			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {

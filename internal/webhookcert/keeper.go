@@ -8,6 +8,7 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -34,12 +35,18 @@ type Publisher func(ctx context.Context, authorities []byte) error
 type Options struct {
 	// Namespace and Name are the Secret's.
 	Namespace, Name string
+	// KeyName is the Secret of the authority's key, for a Secret that more
+	// read than should certify. Default Name.
+	KeyName string
 	// Hosts are the names in the certificate.
 	Hosts []string
 	// Publish is called at every check.
 	Publish Publisher
 	// Interval is the time between two checks. Default 5 min.
 	Interval time.Duration
+	// Settle is how long a new authority must have been published before it
+	// certifies anything, while the certificate in use serves. Default 0.
+	Settle time.Duration
 	// Now is the time. Default time.Now.
 	Now func() time.Time
 	// Logger is silent when nil.
@@ -51,6 +58,11 @@ type Options struct {
 type Keeper struct {
 	client  client.Client
 	options Options
+
+	// published are the authorities that were published last, settled when
+	// they have been for long enough. Only Check uses them.
+	published []byte
+	settled   time.Time
 }
 
 // NewKeeper returns a keeper. The client must not cache.
@@ -64,8 +76,15 @@ func NewKeeper(c client.Client, o Options) *Keeper {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{c, o}
+	return &Keeper{client: c, options: o}
 }
+
+// urgent is how long before its end a certificate is replaced even though its
+// authority cannot be published.
+const urgent = 30 * 24 * time.Hour
+
+// errUnsettled means that a new authority is not relied on yet.
+var errUnsettled = errors.New("a new authority is being published")
 
 // retryAfter is the time to the next check after one that failed.
 const retryAfter = 10 * time.Second
@@ -81,7 +100,11 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-timer.C:
 		}
 		next := k.options.Interval
-		if err := k.Check(ctx); err != nil && ctx.Err() == nil {
+		err := k.Check(ctx)
+		switch {
+		case errors.Is(err, errUnsettled):
+			next = min(next, max(k.settled.Sub(k.options.Now()), time.Second))
+		case err != nil && ctx.Err() == nil:
 			k.options.Logger.Error("certificate check failed", "secret", k.options.Name, "error", err)
 			next = min(next, retryAfter)
 		}
@@ -95,22 +118,31 @@ func (k *Keeper) NeedLeaderElection() bool { return true }
 // Check creates, renews and publishes what has to be. Each step is stored
 // before the next, so that a check that breaks off is taken up by another.
 func (k *Keeper) Check(ctx context.Context) error {
-	secret, found, err := k.read(ctx)
+	secret, err := k.read(ctx, k.options.Name, corev1.SecretTypeTLS)
 	if err != nil {
 		return err
 	}
-	now := k.options.Now()
-	certs, signer, usable := k.authorities(secret, now)
-	if !usable || spent(signer.cert, now) {
-		if certs, signer, err = k.addAuthority(ctx, secret, found, certs, now); err != nil {
+	keys := secret
+	if k.options.KeyName != "" && k.options.KeyName != k.options.Name {
+		if keys, err = k.read(ctx, k.options.KeyName, corev1.SecretTypeOpaque); err != nil {
 			return err
 		}
 	}
-	if err := k.options.Publish(ctx, bundle(certs)); err != nil {
-		return fmt.Errorf("publish the authorities: %w", err)
+	now := k.options.Now()
+	certs, signer, usable := authorities(secret, keys, now)
+	if !usable || spent(signer.cert, now) {
+		if certs, signer, err = k.addAuthority(ctx, secret, keys, certs, now); err != nil {
+			return err
+		}
 	}
-	if k.leafServes(secret, signer, now) {
-		return nil
+	unpublished := k.publish(ctx, bundle(certs), now)
+	switch {
+	case k.leafServes(secret, signer, now):
+		return unpublished
+	case unpublished != nil && k.leafValid(secret, certs, now.Add(urgent)):
+		return unpublished
+	case unpublished == nil && now.Before(k.settled) && k.leafValid(secret, certs, now.Add(k.options.Settle)):
+		return errUnsettled
 	}
 	cert, key, err := newLeaf(signer, k.options.Hosts, now)
 	if err != nil {
@@ -118,49 +150,70 @@ func (k *Keeper) Check(ctx context.Context) error {
 	}
 	secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey] = cert, key
 	k.options.Logger.Info("issued a certificate", "secret", k.options.Name)
-	return k.write(ctx, secret, true)
+	return errors.Join(unpublished, k.write(ctx, secret))
 }
 
-func (k *Keeper) read(ctx context.Context) (secret *corev1.Secret, found bool, err error) {
-	secret = &corev1.Secret{}
-	err = k.client.Get(ctx, client.ObjectKey{Namespace: k.options.Namespace, Name: k.options.Name}, secret)
+func (k *Keeper) publish(ctx context.Context, authorities []byte, now time.Time) error {
+	if err := k.options.Publish(ctx, authorities); err != nil {
+		return fmt.Errorf("publish the authorities: %w", err)
+	}
+	if !bytes.Equal(k.published, authorities) {
+		k.published, k.settled = authorities, now.Add(k.options.Settle)
+	}
+	return nil
+}
+
+// leafValid says whether the certificate in use can serve until a time: it is
+// by an authority that counts.
+func (k *Keeper) leafValid(secret *corev1.Secret, certs []*x509.Certificate, until time.Time) bool {
+	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil || !until.Before(pair.Leaf.NotAfter) || !slices.Equal(pair.Leaf.DNSNames, k.options.Hosts) {
+		return false
+	}
+	return slices.ContainsFunc(certs, func(c *x509.Certificate) bool { return pair.Leaf.CheckSignatureFrom(c) == nil })
+}
+
+// read returns a Secret, without a version when there is none yet.
+func (k *Keeper) read(ctx context.Context, name string, kind corev1.SecretType) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := k.client.Get(ctx, client.ObjectKey{Namespace: k.options.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.options.Namespace, Name: k.options.Name}
-		secret.Type = corev1.SecretTypeTLS
+		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.options.Namespace, Name: name}
+		secret.Type = kind
 	} else if err != nil {
-		return nil, false, fmt.Errorf("read the Secret %s: %w", k.options.Name, err)
+		return nil, fmt.Errorf("read the Secret %s: %w", name, err)
 	}
 	if secret.Data == nil {
 		secret.Data = map[string][]byte{}
 	}
-	return secret, err == nil, nil
+	return secret, nil
 }
 
-// write stores the Secret; with somebody else's change in between it fails,
-// and the next check starts from that.
-func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, found bool) error {
+// write stores a Secret; with somebody else's change in between it fails, and
+// the next check starts from that.
+func (k *Keeper) write(ctx context.Context, secret *corev1.Secret) error {
 	var err error
-	if found {
+	if secret.ResourceVersion != "" {
 		err = k.client.Update(ctx, secret)
 	} else {
 		err = k.client.Create(ctx, secret)
 	}
 	if err != nil {
-		return fmt.Errorf("write the Secret %s: %w", k.options.Name, err)
+		return fmt.Errorf("write the Secret %s: %w", secret.Name, err)
 	}
 	return nil
 }
 
 // authorities reads the authorities that still count, newest first, and the
 // newest with its key.
-func (k *Keeper) authorities(secret *corev1.Secret, now time.Time) (certs []*x509.Certificate, newest *authority, usable bool) {
+func authorities(secret, keys *corev1.Secret, now time.Time) (certs []*x509.Certificate, newest *authority, usable bool) {
 	certs, err := parseBundle(secret.Data[KeyAuthorities])
 	if err != nil {
 		return nil, nil, false
 	}
 	first := certs[0]
 	certs = slices.DeleteFunc(certs, func(c *x509.Certificate) bool { return !c.IsCA || now.After(c.NotAfter) })
-	key, err := parseKey(secret.Data[KeyAuthorityKey])
+	key, err := parseKey(keys.Data[KeyAuthorityKey])
 	if err != nil || len(certs) == 0 || certs[0] != first {
 		return certs, nil, false
 	}
@@ -173,7 +226,7 @@ func (k *Keeper) authorities(secret *corev1.Secret, now time.Time) (certs []*x50
 // addAuthority puts a new authority before the older ones and stores both. A
 // Secret without a certificate that serves gets one at once, since nothing
 // rests on it yet.
-func (k *Keeper) addAuthority(ctx context.Context, secret *corev1.Secret, found bool, older []*x509.Certificate, now time.Time) ([]*x509.Certificate, *authority, error) {
+func (k *Keeper) addAuthority(ctx context.Context, secret, keys *corev1.Secret, older []*x509.Certificate, now time.Time) ([]*x509.Certificate, *authority, error) {
 	cert, key, err := newAuthority(now)
 	if err != nil {
 		return nil, nil, err
@@ -187,7 +240,7 @@ func (k *Keeper) addAuthority(ctx context.Context, secret *corev1.Secret, found 
 		return nil, nil, err
 	}
 	certs := append(parsed, older...)
-	secret.Data[KeyAuthorities], secret.Data[KeyAuthorityKey] = bundle(certs), key
+	secret.Data[KeyAuthorities], keys.Data[KeyAuthorityKey] = bundle(certs), key
 	a := &authority{certs[0], signer}
 	if _, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
 		if secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], err = newLeaf(a, k.options.Hosts, now); err != nil {
@@ -195,7 +248,14 @@ func (k *Keeper) addAuthority(ctx context.Context, secret *corev1.Secret, found 
 		}
 	}
 	k.options.Logger.Info("created an authority", "secret", k.options.Name, "older", len(older))
-	return certs, a, k.write(ctx, secret, found)
+	// The key goes first: without its authority it is made anew.
+	if keys != secret {
+		delete(secret.Data, KeyAuthorityKey)
+		if err := k.write(ctx, keys); err != nil {
+			return nil, nil, err
+		}
+	}
+	return certs, a, k.write(ctx, secret)
 }
 
 // leafServes says whether the certificate is by the newest authority, for the

@@ -20,11 +20,32 @@ import (
 // ErrNoCertificate marks a replica that has nothing to serve with yet.
 var ErrNoCertificate = errors.New("no valid certificate yet")
 
+// awaiting is the time between two looks while there is no certificate.
+const awaiting = time.Second
+
+// Certificates are what handshakes are made with: a Source or Files.
+type Certificates interface {
+	// GetCertificate is for tls.Config.
+	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Ready is a readiness check: nil with a certificate that is valid now.
+	Ready(*http.Request) error
+	// Start follows where the certificate comes from until ctx ends.
+	Start(context.Context) error
+	// NeedLeaderElection says that every replica follows it.
+	NeedLeaderElection() bool
+}
+
+var (
+	_ Certificates = (*Source)(nil)
+	_ Certificates = (*Files)(nil)
+)
+
 // SourceOptions of a Source. Namespace and Name are required.
 type SourceOptions struct {
 	// Namespace and Name are the Secret's.
 	Namespace, Name string
-	// Interval is the time between two looks at it. Default 10 s.
+	// Interval is the time between two looks at it, at most 1 s while there is
+	// no certificate. Default 10 s.
 	Interval time.Duration
 	// Now is the time. Default time.Now.
 	Now func() time.Time
@@ -35,9 +56,35 @@ type SourceOptions struct {
 // Source is the certificate of a Secret for handshakes. It is safe for
 // concurrent use.
 type Source struct {
-	reader  client.Reader
+	follower
+	reader client.Reader
+}
+
+// NewSource returns a source without a certificate. The reader must not cache.
+func NewSource(reader client.Reader, o SourceOptions) *Source {
+	return &Source{newFollower(o), reader}
+}
+
+// Start follows the Secret until ctx ends. While the Secret cannot be used,
+// the last certificate stays in use.
+func (s *Source) Start(ctx context.Context) error { return s.follow(ctx, s.options.Name, s.Load) }
+
+// Load reads the Secret once.
+func (s *Source) Load(ctx context.Context) error {
+	var secret corev1.Secret
+	if err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.options.Namespace, Name: s.options.Name}, &secret); err != nil {
+		return fmt.Errorf("read the Secret %s: %w", s.options.Name, err)
+	}
+	if !s.use(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]) {
+		return fmt.Errorf("the Secret %s holds no certificate with its key", s.options.Name)
+	}
+	return nil
+}
+
+// follower holds the certificate that was read last.
+type follower struct {
 	options SourceOptions
-	current atomic.Pointer[loaded]
+	current *atomic.Pointer[loaded]
 }
 
 type loaded struct {
@@ -45,8 +92,7 @@ type loaded struct {
 	text []byte
 }
 
-// NewSource returns a source without a certificate. The reader must not cache.
-func NewSource(reader client.Reader, o SourceOptions) *Source {
+func newFollower(o SourceOptions) follower {
 	if o.Interval <= 0 {
 		o.Interval = 10 * time.Second
 	}
@@ -56,50 +102,55 @@ func NewSource(reader client.Reader, o SourceOptions) *Source {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Source{reader: reader, options: o}
+	return follower{o, new(atomic.Pointer[loaded])}
 }
 
-// Start follows the Secret until ctx ends. While the Secret cannot be used,
-// the last certificate stays in use.
-func (s *Source) Start(ctx context.Context) error {
-	ticker := time.NewTicker(s.options.Interval)
-	defer ticker.Stop()
+// follow loads until ctx ends. It tells of each failure once.
+func (f *follower) follow(ctx context.Context, where string, load func(context.Context) error) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	told := ""
 	for {
-		if err := s.Load(ctx); err != nil && ctx.Err() == nil {
-			s.options.Logger.Warn("no new certificate", "secret", s.options.Name, "error", err)
-		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
 		}
+		failure := ""
+		if err := load(ctx); err != nil && ctx.Err() == nil {
+			if failure = err.Error(); failure != told {
+				f.options.Logger.Warn("no new certificate", "from", where, "error", err)
+			}
+		}
+		told = failure
+		next := f.options.Interval
+		if f.current.Load() == nil {
+			next = min(next, awaiting)
+		}
+		timer.Reset(next)
 	}
 }
 
-// NeedLeaderElection says that every replica runs a Source.
-func (s *Source) NeedLeaderElection() bool { return false }
-
-// Load reads the Secret once.
-func (s *Source) Load(ctx context.Context) error {
-	var secret corev1.Secret
-	if err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.options.Namespace, Name: s.options.Name}, &secret); err != nil {
-		return fmt.Errorf("read the Secret %s: %w", s.options.Name, err)
+// use takes over a certificate unless it is the one in use. It returns false
+// for what is none.
+func (f *follower) use(cert, key []byte) bool {
+	if current := f.current.Load(); current != nil && bytes.Equal(current.text, cert) {
+		return true
 	}
-	text := secret.Data[corev1.TLSCertKey]
-	if current := s.current.Load(); current != nil && bytes.Equal(current.text, text) {
-		return nil
-	}
-	pair, err := tls.X509KeyPair(text, secret.Data[corev1.TLSPrivateKeyKey])
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return fmt.Errorf("the Secret %s holds no certificate with its key", s.options.Name)
+		return false
 	}
-	s.current.Store(&loaded{pair, bytes.Clone(text)})
-	return nil
+	f.current.Store(&loaded{pair, bytes.Clone(cert)})
+	return true
 }
+
+// NeedLeaderElection says that every replica follows.
+func (f *follower) NeedLeaderElection() bool { return false }
 
 // GetCertificate is for tls.Config.
-func (s *Source) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	current := s.current.Load()
+func (f *follower) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	current := f.current.Load()
 	if current == nil {
 		return nil, ErrNoCertificate
 	}
@@ -107,12 +158,12 @@ func (s *Source) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 }
 
 // Ready is a readiness check: nil with a certificate that is valid now.
-func (s *Source) Ready(*http.Request) error {
-	current := s.current.Load()
+func (f *follower) Ready(*http.Request) error {
+	current := f.current.Load()
 	if current == nil {
 		return ErrNoCertificate
 	}
-	if now := s.options.Now(); now.After(current.pair.Leaf.NotAfter) || now.Before(current.pair.Leaf.NotBefore) {
+	if now := f.options.Now(); now.After(current.pair.Leaf.NotAfter) || now.Before(current.pair.Leaf.NotBefore) {
 		return fmt.Errorf("%w: that of %s is not valid at this time", ErrNoCertificate, current.pair.Leaf.NotBefore.UTC().Format(time.DateOnly))
 	}
 	return nil
