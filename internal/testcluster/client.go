@@ -26,12 +26,12 @@ type Client struct {
 	http *http.Client
 }
 
-func newAdmin(url string, p *pki) (*Client, error) {
-	pair, err := tls.LoadX509KeyPair(p.adminCert, p.adminKey)
+func newAdmin(url string, p *PKI) (*Client, error) {
+	pair, err := tls.LoadX509KeyPair(p.AdminCert, p.AdminKey)
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(p.caFile)
+	text, err := os.ReadFile(p.CA)
 	if err != nil {
 		return nil, err
 	}

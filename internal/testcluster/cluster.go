@@ -83,7 +83,7 @@ func (c *Cluster) start(ctx context.Context, programs Binaries, flags []string) 
 	if err != nil {
 		return err
 	}
-	pki, err := newPKI(c.path("pki"))
+	pki, err := NewPKI(c.path("pki"))
 	if err != nil {
 		return err
 	}
@@ -95,17 +95,17 @@ func (c *Cluster) start(ctx context.Context, programs Binaries, flags []string) 
 	); err != nil {
 		return err
 	}
-	c.URL, c.CAFile = "https://127.0.0.1:"+ports[2], pki.caFile
-	c.AdminCertFile, c.AdminKeyFile = pki.adminCert, pki.adminKey
+	c.URL, c.CAFile = "https://127.0.0.1:"+ports[2], pki.CA
+	c.AdminCertFile, c.AdminKeyFile = pki.AdminCert, pki.AdminKey
 	if c.Admin, err = newAdmin(c.URL, pki); err != nil {
 		return err
 	}
 	if err := c.run("kube-apiserver", programs.APIServer, append([]string{
 		"--etcd-servers=" + etcd,
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + ports[2],
-		"--tls-cert-file=" + pki.serverCert, "--tls-private-key-file=" + pki.serverKey, "--client-ca-file=" + pki.caFile,
+		"--tls-cert-file=" + pki.ServerCert, "--tls-private-key-file=" + pki.ServerKey, "--client-ca-file=" + pki.CA,
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + pki.accountPublic, "--service-account-signing-key-file=" + pki.accountKey,
+		"--service-account-key-file=" + pki.AccountPublic, "--service-account-signing-key-file=" + pki.AccountKey,
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
 		"--disable-admission-plugins=ServiceAccount", "--cert-dir=" + c.path("certs"),
 	}, flags...)...); err != nil {

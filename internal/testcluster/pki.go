@@ -18,26 +18,33 @@ import (
 	"time"
 )
 
-const certLife = 24 * time.Hour
+// Life is how long certificates are valid.
+const Life = 30 * 24 * time.Hour
 
-// pki are the certificates and keys of a cluster, as files.
-type pki struct {
-	caFile                    string
-	serverCert, serverKey     string
-	adminCert, adminKey       string
-	accountKey, accountPublic string
+// PKI are the certificates and keys of a cluster, as files.
+type PKI struct {
+	// CA verifies the API server and its clients.
+	CA string
+	// ServerCert and ServerKey are the API server's.
+	ServerCert, ServerKey string
+	// AdminCert and AdminKey identify a client with all rights.
+	AdminCert, AdminKey string
+	// AccountKey signs tokens of service accounts, AccountPublic verifies them.
+	AccountKey, AccountPublic string
 }
 
-func newPKI(dir string) (*pki, error) {
+// NewPKI writes certificates and keys to a folder. Beside loopback, the API
+// server's is valid for the addresses.
+func NewPKI(dir string, addresses ...net.IP) (*PKI, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	p := &pki{
-		caFile:     in("ca.crt"),
-		serverCert: in("server.crt"), serverKey: in("server.key"),
-		adminCert: in("admin.crt"), adminKey: in("admin.key"),
-		accountKey: in("sa.key"), accountPublic: in("sa.pub"),
+	p := &PKI{
+		CA:         in("ca.crt"),
+		ServerCert: in("server.crt"), ServerKey: in("server.key"),
+		AdminCert: in("admin.crt"), AdminKey: in("admin.key"),
+		AccountKey: in("sa.key"), AccountPublic: in("sa.pub"),
 	}
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -47,22 +54,23 @@ func newPKI(dir string) (*pki, error) {
 		Subject: pkix.Name{CommonName: "testcluster"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign,
 	}
-	if err := issue(ca, ca, caKey, caKey, p.caFile); err != nil {
+	if err := issue(ca, ca, caKey, caKey, p.CA); err != nil {
 		return nil, err
 	}
 	server := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost", "kubernetes.default.svc"},
+		IPAddresses: append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...),
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	if err := issueWithKey(server, ca, caKey, p.serverCert, p.serverKey); err != nil {
+	if err := issueWithKey(server, ca, caKey, p.ServerCert, p.ServerKey); err != nil {
 		return nil, err
 	}
 	admin := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	if err := issueWithKey(admin, ca, caKey, p.adminCert, p.adminKey); err != nil {
+	if err := issueWithKey(admin, ca, caKey, p.AdminCert, p.AdminKey); err != nil {
 		return nil, err
 	}
 	return p, writeAccountKeys(p)
@@ -85,7 +93,7 @@ func issue(template, parent *x509.Certificate, key, signer crypto.Signer, file s
 		return err
 	}
 	template.SerialNumber = serial
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(certLife)
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(Life)
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
 		return fmt.Errorf("issue a certificate: %w", err)
@@ -93,7 +101,7 @@ func issue(template, parent *x509.Certificate, key, signer crypto.Signer, file s
 	return writePEM(file, "CERTIFICATE", der)
 }
 
-func writeAccountKeys(p *pki) error {
+func writeAccountKeys(p *PKI) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -102,10 +110,10 @@ func writeAccountKeys(p *pki) error {
 	if err != nil {
 		return err
 	}
-	if err := writePEM(p.accountPublic, "PUBLIC KEY", public); err != nil {
+	if err := writePEM(p.AccountPublic, "PUBLIC KEY", public); err != nil {
 		return err
 	}
-	return writeKey(key, p.accountKey)
+	return writeKey(key, p.AccountKey)
 }
 
 func writeKey(key *ecdsa.PrivateKey, file string) error {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"github.com/inferencecache/inference-cache/internal/imagetar"
+)
+
+// ToolImage is the image of the command in package tool: what tests run in
+// pods.
+const ToolImage = "ic.test/tool:dev"
+
+const toolPackage = "github.com/inferencecache/inference-cache/internal/testcluster/tool"
+
+// toolPath is where images hold the tool.
+const toolPath = "/app"
+
+// Import brings the images of an archive to the node, as
+// "ctr images import" does. Pods that run keep what they have.
+func (n *Node) Import(ctx context.Context, archive string) error {
+	command := exec.CommandContext(ctx, n.host.programs["ctr"], "-a", n.folder().path("containerd.sock"), "-n", "k8s.io", "images", "import", archive)
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("import %s: %w: %s", archive, err, output)
+	}
+	return nil
+}
+
+// importOwn imports the images that the cluster itself runs, and the tool's.
+func (n *Node) importOwn(ctx context.Context) error {
+	tool, err := n.buildTool(ctx)
+	if err != nil {
+		return err
+	}
+	dns, err := os.ReadFile(n.Programs.CoreDNS)
+	if err != nil {
+		return err
+	}
+	for _, image := range []imagetar.Image{
+		{Name: pauseImage, Entrypoint: []string{toolPath, "pause"}, Files: program(tool)},
+		{Name: ToolImage, Entrypoint: []string{toolPath}, Files: program(tool)},
+		{Name: dnsImage, Entrypoint: []string{toolPath}, Files: program(dns)},
+	} {
+		if err := n.importImage(ctx, image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func program(data []byte) []imagetar.File {
+	return []imagetar.File{{Path: toolPath, Executable: true, Data: data}}
+}
+
+func (n *Node) importImage(ctx context.Context, image imagetar.Image) error {
+	file, err := os.CreateTemp(n.folder().path("images"), "*.tar")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	image.Architecture = runtime.GOARCH
+	if _, err := image.Write(file); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	return n.Import(ctx, file.Name())
+}
+
+// buildTool builds the tool from this module.
+func (n *Node) buildTool(ctx context.Context) ([]byte, error) {
+	out := filepath.Join(n.folder().path("images"), "tool")
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, toolPackage)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := command.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the test tool: %w: %s", err, output)
+	}
+	return os.ReadFile(out)
+}

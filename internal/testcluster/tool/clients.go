@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
+)
+
+// access is how a client proves itself and what it trusts.
+type access struct {
+	caFile, serverName, tokenFile string
+	timeout                       time.Duration
+}
+
+func (a *access) addFlags(flags *flag.FlagSet) {
+	flags.StringVar(&a.caFile, "ca-file", "", "authority of the server's certificate")
+	flags.StringVar(&a.serverName, "server-name", "", "name in the server's certificate (default the one that is called)")
+	flags.StringVar(&a.tokenFile, "token-file", "", "bearer token to show")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for the answer")
+}
+
+// tls returns nil without an authority.
+func (a *access) tls() (*tls.Config, error) {
+	if a.caFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(a.caFile)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate", a.caFile)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: a.serverName}, nil
+}
+
+// bearer returns the authorization header, empty without a token.
+func (a *access) bearer() (string, error) {
+	if a.tokenFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(a.tokenFile)
+	return "Bearer " + strings.TrimSpace(string(text)), err
+}
+
+func get(ctx context.Context, args []string, out io.Writer) error {
+	var a access
+	flags := flag.NewFlagSet("get", flag.ContinueOnError)
+	a.addFlags(flags)
+	method := flags.String("method", http.MethodGet, "method")
+	body := flags.String("body", "", "JSON to send")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	return only(flags.Args(), func(url string) error {
+		ctx, cancel := context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, *method, url, strings.NewReader(*body))
+		if err != nil {
+			return err
+		}
+		bearer, err := a.bearer()
+		if err != nil {
+			return err
+		}
+		if bearer != "" {
+			request.Header.Set("Authorization", bearer)
+		}
+		if *body != "" {
+			request.Header.Set("Content-Type", "application/json")
+		}
+		config, err := a.tls()
+		if err != nil {
+			return err
+		}
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if _, err := io.Copy(out, response.Body); err != nil {
+			return err
+		}
+		if response.StatusCode >= http.StatusMultipleChoices {
+			return errors.New(response.Status)
+		}
+		return nil
+	})
+}
+
+func lookup(ctx context.Context, args []string, out io.Writer) error {
+	var (
+		a       access
+		request pb.LookupRouteRequest
+		prompt  string
+	)
+	flags := flag.NewFlagSet("lookup", flag.ContinueOnError)
+	a.addFlags(flags)
+	server := flags.String("server", "", "gRPC target of the server")
+	flags.StringVar(&request.TenantId, "tenant", "", "tenant")
+	flags.StringVar(&request.ModelId, "model", "", "model")
+	flags.StringVar(&request.HashScheme, "hash-scheme", "", "hash scheme (default the server's)")
+	flags.StringVar(&request.AdapterId, "adapter", "", "adapter")
+	tokens := flags.String("tokens", "", "token ids, separated by commas")
+	flags.StringVar(&prompt, "bytes", "", "prompt whose bytes are its token ids, as those of simulated engines are")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || *server == "" {
+		return errors.New("expected --server and no argument")
+	}
+	for _, b := range []byte(prompt) {
+		request.TokenIds = append(request.TokenIds, uint32(b))
+	}
+	for field := range strings.SplitSeq(*tokens, ",") {
+		if field == "" {
+			continue
+		}
+		id, err := strconv.ParseUint(field, 10, 32)
+		if err != nil {
+			return fmt.Errorf("--tokens: %w", err)
+		}
+		request.TokenIds = append(request.TokenIds, uint32(id))
+	}
+	return a.lookup(ctx, *server, &request, out)
+}
+
+func (a *access) lookup(ctx context.Context, server string, request *pb.LookupRouteRequest, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	bearer, err := a.bearer()
+	if err != nil {
+		return err
+	}
+	if bearer != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", bearer)
+	}
+	config, err := a.tls()
+	if err != nil {
+		return err
+	}
+	transport := insecure.NewCredentials()
+	if config != nil {
+		transport = credentials.NewTLS(config)
+	}
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(transport))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	answer, err := pb.NewInferenceCacheClient(conn).LookupRoute(ctx, request, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s\n", text)
+	return err
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+
+	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
+)
+
+const (
+	chart     = root + "/deploy/helm/inference-cache"
+	installed = "inference-cache-system"
+	// serverName is in the certificate of installed servers.
+	serverName = "inference-cache-server." + installed + ".svc"
+)
+
+// installChart runs helm install in a restricted namespace, with flags such as
+// --set=server.replicas=1, and waits until everything is ready. It is
+// uninstalled when the test ends, resource definitions included.
+func (e *env) installChart(flags ...string) {
+	e.t.Helper()
+	e.makeNamespace(installed, restricted)
+	e.t.Cleanup(func() {
+		if e.t.Failed() {
+			e.keep(installed)
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(e.t.Context()), patience)
+		defer cancel()
+		if _, err := e.node.Helm(ctx, "uninstall", "inference-cache", "-n", installed, "--ignore-not-found", "--wait"); err != nil {
+			e.t.Log(err)
+		}
+		e.removeDefinitions()
+		e.afterwards("delete", "namespace", installed, "--wait=true", "--ignore-not-found", "--timeout=90s")
+	})
+	args := append([]string{"install", "inference-cache", chart, "-n", installed, "--wait", "--timeout=3m"}, flags...)
+	if _, err := e.node.Helm(e.t.Context(), args...); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// removeDefinitions removes what an uninstallation keeps on purpose.
+func (e *env) removeDefinitions() {
+	names := e.afterwards("get", "crd", "-o", "name")
+	for name := range strings.FieldsSeq(names) {
+		if strings.HasSuffix(name, ".inferencecache.io") {
+			e.afterwards("delete", name, "--wait=true", "--timeout=60s")
+		}
+	}
+}
+
+// trustServers puts the installed servers' authority where pods of the test's
+// namespace find it.
+func (e *env) trustServers() {
+	e.t.Helper()
+	e.eventually("the servers' authority", func() error {
+		encoded, err := e.try("", "-n", installed, "get", "secret", "inference-cache-server-tls", "-o", `jsonpath={.data.ca\.crt}`)
+		if err != nil {
+			return err
+		}
+		authority, err := base64.StdEncoding.DecodeString(encoded)
+		if err == nil && len(authority) == 0 {
+			err = errors.New("the secret has no ca.crt")
+		}
+		if err != nil {
+			return err
+		}
+		return e.configMap("inference-cache-server-ca", "ca.crt", string(authority))
+	})
+}
+
+func (e *env) configMap(name, key, value string) error {
+	objects, err := e.try("", "create", "configmap", name, "--from-literal="+key+"="+value, "--dry-run=client", "-o", "yaml")
+	if err != nil {
+		return err
+	}
+	_, err = e.try(objects, "apply", "-f", "-")
+	return err
+}
+
+func TestChartInstallsAndAnswersLookups(t *testing.T) {
+	e := newEnv(t, restricted)
+	caller := "system:serviceaccount:" + e.namespace + ":default"
+	e.installChart("--set-json=server.tenantReaders=" + `[{"caller":"` + caller + `","tenants":["` + e.namespace + `"]}]`)
+	e.trustServers()
+	e.startTool("client")
+
+	var answer *pb.LookupRouteResponse
+	e.eventually("an answer of the servers", func() (err error) {
+		answer, err = e.lookup("client", "--tenant="+e.namespace, "--model=sim", "--bytes="+strings.Repeat("a", 64))
+		return err
+	})
+	if len(answer.ReplicaScores) > 0 || answer.ReasonCode == "" {
+		t.Errorf("without engines: %v", answer)
+	}
+	if _, err := e.lookup("client", "--tenant=of-others", "--model=sim", "--bytes=a"); err == nil || !strings.Contains(err.Error(), "PermissionDenied") {
+		t.Errorf("the tenant of others: %v", err)
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/inferencecache/inference-cache/internal/testcluster"
+	"github.com/inferencecache/inference-cache/internal/testcluster/node"
+)
+
+const (
+	// useTimeout is how long another run may keep the machine's cluster.
+	useTimeout  = 45 * time.Minute
+	stopTimeout = 5 * time.Minute
+	root        = "../.."
+)
+
+// shared is the cluster of all tests, or why there is none.
+var shared struct {
+	node *node.Node
+	err  error
+}
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctx := context.Background()
+	release, err := node.Use(waiting(ctx), "")
+	if err == nil {
+		defer release()
+		shared.node, err = start(ctx)
+	}
+	shared.err = err
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return m.Run() // each test says why it did not run
+	}
+	code := m.Run()
+	if shared.node.Kept {
+		return code
+	}
+	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	if err := shared.node.Stop(stopping); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the cluster:", err)
+		return 1
+	}
+	return code
+}
+
+func waiting(ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeoutCause(ctx, useTimeout, errors.New("another run of cluster tests took too long"))
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}
+
+// start uses a cluster that was started to be kept, else starts one. The images
+// of this tree are imported to it.
+func start(ctx context.Context) (*node.Node, error) {
+	options := node.Options{Output: os.Stderr}
+	if err := node.Check(options); err != nil {
+		return nil, err
+	}
+	image := exec.CommandContext(ctx, "make", "-C", root, "image")
+	if output, err := image.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("make image: %w: %s", err, output)
+	}
+	running, err := node.Open(options)
+	if err != nil || !running.Kept {
+		// One that a killed run left is of unknown state.
+		if err := node.Stop(ctx, options); err != nil {
+			return nil, err
+		}
+		if running, err = node.Start(ctx, options); err != nil {
+			return nil, err
+		}
+	}
+	archives, err := filepath.Glob(filepath.Join(root, "bin", "images", "*.tar"))
+	if err != nil || len(archives) == 0 {
+		return nil, errors.Join(fmt.Errorf("make image left no archives in bin/images"), err)
+	}
+	for _, archive := range archives {
+		if err := running.Import(ctx, archive); err != nil {
+			return nil, err
+		}
+	}
+	return running, nil
+}
+
+// need skips or fails a test without a cluster.
+func need(t *testing.T) *node.Node {
+	t.Helper()
+	lacking := errors.Is(shared.err, node.ErrUnavailable) || errors.Is(shared.err, testcluster.ErrNodeNotBuilt)
+	switch {
+	case lacking && os.Getenv("CI") != "true":
+		t.Skip(shared.err)
+	case shared.err != nil:
+		t.Fatal(shared.err)
+	}
+	return shared.node
+}
