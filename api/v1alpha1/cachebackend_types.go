@@ -85,6 +85,15 @@ type CacheBackendSpec struct {
 	// Lets an endpoint lie in another namespace.
 	// +optional
 	AllowCrossNamespace bool `json:"allowCrossNamespace,omitempty"`
+	// Servers of type LMCache; required with mode Offload.
+	// +optional
+	LMCache *LMCacheSpec `json:"lmCache,omitempty"`
+	// Storage behind the LMCache servers. Unset: their memory only.
+	// +optional
+	RemoteStorage *RemoteStorageSpec `json:"remoteStorage,omitempty"`
+	// Required with type SGLangHiCache.
+	// +optional
+	HiCache *HiCacheSpec `json:"hiCache,omitempty"`
 }
 
 // BackendIntegration says how the engine pods are changed.
@@ -311,6 +320,10 @@ type CacheBackendStatus struct {
 	IndexParticipation *IndexParticipation `json:"indexParticipation,omitempty"`
 	// +optional
 	Injection *InjectionStatus `json:"injection,omitempty"`
+	// +optional
+	Connector *ConnectorStatus `json:"connector,omitempty"`
+	// +optional
+	RemoteStorage *RemoteStorageStatus `json:"remoteStorage,omitempty"`
 	// +listType=map
 	// +listMapKey=type
 	// +optional

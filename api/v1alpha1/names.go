@@ -39,7 +39,54 @@ const (
 	// AnnotationSkipFunctionalProbe with value "true" on a CacheBackend waives
 	// the functional probe.
 	AnnotationSkipFunctionalProbe = "inferencecache.io/skip-functional-probe"
+	// AnnotationKernelCheck on a CacheBackend is the mode of the check of
+	// LMCache's kernels.
+	AnnotationKernelCheck = "inferencecache.io/lmcache-kernel-check"
+
+	// LabelLMCacheMetrics with value "true" is on pods with an LMCache server,
+	// for scrapers.
+	LabelLMCacheMetrics = "inferencecache.io/lmcache-mp-metrics"
+	// LabelLMCacheNodeServer and LabelCacheBackendUID are on NodeLocal servers.
+	LabelLMCacheNodeServer = "inferencecache.io/lmcache-node-server"
+	LabelCacheBackendUID   = "inferencecache.io/cache-backend-uid"
+
+	// Annotations of NodeLocal servers.
+	AnnotationNodeLocalOwner      = "inferencecache.io/node-local-owner"
+	AnnotationNodeLocalOwnerUID   = "inferencecache.io/node-local-owner-uid"
+	AnnotationNodeLocalGeneration = "inferencecache.io/node-local-generation"
+	AnnotationNodeLocalTargetNode = "inferencecache.io/node-local-target-node"
+	AnnotationNodeLocalShmName    = "inferencecache.io/node-local-shm-name"
+	AnnotationNodeLocalIdleSince  = "inferencecache.io/node-local-idle-since"
+	AnnotationNodeLocalConfigHash = "inferencecache.io/node-local-config-hash"
+	// AnnotationNodeLocalReplace with value "now" replaces a server although
+	// engines use it.
+	AnnotationNodeLocalReplace = "inferencecache.io/node-local-replace"
 )
+
+// KernelCheckMode is a value of AnnotationKernelCheck.
+type KernelCheckMode string
+
+// Kernel check modes.
+const (
+	// KernelCheckAuto checks engines with an nvidia.com/gpu; the default.
+	KernelCheckAuto KernelCheckMode = "auto"
+	// KernelCheckReportOnly checks every engine.
+	KernelCheckReportOnly KernelCheckMode = "report-only"
+	// KernelCheckStrict keeps engines with broken kernels from starting.
+	KernelCheckStrict KernelCheckMode = "strict"
+	// KernelCheckOff checks none.
+	KernelCheckOff KernelCheckMode = "off"
+)
+
+// KernelCheck is the mode of a backend's annotation. One that is no mode
+// counts as auto.
+func KernelCheck(b *CacheBackend) KernelCheckMode {
+	switch mode := KernelCheckMode(b.Annotations[AnnotationKernelCheck]); mode {
+	case KernelCheckReportOnly, KernelCheckStrict, KernelCheckOff:
+		return mode
+	}
+	return KernelCheckAuto
+}
 
 // Condition types.
 const (
@@ -54,6 +101,12 @@ const (
 	ConditionQuotaExceeded     = "QuotaExceeded"
 	ConditionStablePrefix      = "StablePrefix"
 	ConditionResolved          = "Resolved"
+
+	ConditionConnectorReady       = "ConnectorReady"
+	ConditionRemoteStorageReady   = "RemoteStorageReady"
+	ConditionEngineKernelsHealthy = "EngineKernelsHealthy"
+	ConditionEngineCompatibility  = "EngineCompatibility"
+	ConditionT2Degraded           = "T2Degraded"
 )
 
 // CacheIndexName is the name of the only CacheIndex.

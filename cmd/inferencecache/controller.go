@@ -144,12 +144,9 @@ func adaptersFor(name string) (*adapter.Registry, error) {
 
 // configHash is what the pod webhook stamps engines of a backend with.
 func configHash(adapters *adapter.Registry, logger *slog.Logger) func(*v1alpha1.CacheBackend) string {
+	options := inject.Options{Registry: adapters}
 	return func(backend *v1alpha1.CacheBackend) string {
-		a, served := adapters.For(backend)
-		if !served {
-			return ""
-		}
-		hash, err := inject.ConfigHash(backend, a)
+		hash, err := options.Hash(backend)
 		if err != nil {
 			logger.Error("cannot say which pods are stale", "backend", backend.Namespace+"/"+backend.Name, "error", err)
 		}

@@ -25,10 +25,10 @@ type Adapter interface {
 	Supports(runtime v1alpha1.EngineRuntime, backend *v1alpha1.CacheBackend) bool
 	// SupportsBinding says whether engines can use the storage; nil is none.
 	SupportsBinding(binding *Binding) bool
-	// InjectEngineConfig adds what the engine container needs. It is not
-	// called for backends that only watch. The error is a *PodError where the
-	// pod does not fit.
-	InjectEngineConfig(pod *corev1.PodSpec, binding *Binding, backend *v1alpha1.CacheBackend) error
+	// InjectEngineConfig changes the pod in place so that its engine offloads.
+	// It is not called for backends that only watch. The error is a *PodError
+	// where the pod does not fit.
+	InjectEngineConfig(pod *corev1.Pod, w Wiring) error
 	// Engine gives the facts of the runtime.
 	Engine() Engine
 	// ReservedArgs and ReservedEnv are flags and variables that overrides must
@@ -47,16 +47,52 @@ type Engine struct {
 	HashScheme string
 }
 
+// ProtocolRESP is how Redis is spoken to.
+const ProtocolRESP = "resp"
+
 // Binding is the storage that engines offload to.
 type Binding struct {
 	// Protocol is how it is spoken to, Endpoint its host:port.
 	Protocol, Endpoint string
+	// Username and Password are in Secrets of the engines' namespace; nil is
+	// none.
+	Username, Password *corev1.SecretKeySelector
+}
+
+// Wiring is what an engine pod is wired for.
+type Wiring struct {
+	Backend *v1alpha1.CacheBackend
+	// Container is the name of the pod's engine container.
+	Container string
+	// Binding is the storage beyond the pod; nil is none.
+	Binding *Binding
+	// Observed means that a publisher will run beside the engine.
+	Observed bool
+	// OrdinaryContainers means that the cluster has no native sidecars.
+	OrdinaryContainers bool
 }
 
 // PodValidator is implemented by adapters with demands on engine pods.
 type PodValidator interface {
-	// ValidateEnginePod returns a *PodError where the pod does not fit.
-	ValidateEnginePod(pod *corev1.Pod, backend *v1alpha1.CacheBackend) error
+	// ValidateEnginePod returns a *PodError where the pod does not fit. It
+	// does not change the pod.
+	ValidateEnginePod(pod *corev1.Pod, w Wiring) error
+}
+
+// KernelChecker is implemented by adapters that can check an engine's kernels
+// before the engine starts.
+type KernelChecker interface {
+	// KernelCheckInitContainer returns the init container that checks the
+	// engine of a wired pod, nil where none is wanted. The pod is not changed.
+	KernelCheckInitContainer(pod *corev1.Pod, w Wiring) *corev1.Container
+}
+
+// Remover is implemented by adapters that add to pods more than arguments and
+// variables of the engine.
+type Remover interface {
+	// Remove takes out of the pod, in place, what carries the adapter's marks
+	// of ownership, so that it is wired anew.
+	Remove(pod *corev1.Pod)
 }
 
 // PairLister is implemented by adapters that say what they support.
@@ -124,4 +160,15 @@ func EventPorts(e *v1alpha1.KVEventsSpec) (events, replay int32) {
 		replay = *e.ReplayPort
 	}
 	return events, replay
+}
+
+// DefaultChunkSize is the tokens of one chunk unless a backend says otherwise.
+const DefaultChunkSize = 256
+
+// ChunkSize is the tokens of one chunk.
+func ChunkSize(l *v1alpha1.LMCacheSpec) int32 {
+	if l != nil && l.ChunkSizeTokens != nil {
+		return *l.ChunkSizeTokens
+	}
+	return DefaultChunkSize
 }

@@ -63,7 +63,7 @@ func TestCoreTakesNoStorage(t *testing.T) {
 	if !a.SupportsBinding(nil) || a.SupportsBinding(&adapter.Binding{Protocol: "resp", Endpoint: "redis:6379"}) {
 		t.Error("want no binding supported but the absent one")
 	}
-	if a.InjectEngineConfig(nil, nil, b) == nil {
+	if a.InjectEngineConfig(nil, adapter.Wiring{Backend: b}) == nil {
 		t.Error("an adapter that only watches changed an engine")
 	}
 }

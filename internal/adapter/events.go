@@ -39,7 +39,7 @@ func (a eventsOnly) Supports(runtime v1alpha1.EngineRuntime, backend *v1alpha1.C
 
 func (a eventsOnly) SupportsBinding(binding *Binding) bool { return binding == nil }
 
-func (a eventsOnly) InjectEngineConfig(*corev1.PodSpec, *Binding, *v1alpha1.CacheBackend) error {
+func (a eventsOnly) InjectEngineConfig(*corev1.Pod, Wiring) error {
 	return errOnlyWatches
 }
 

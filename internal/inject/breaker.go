@@ -70,11 +70,10 @@ func (h *Handler) heldBack(backend *v1alpha1.CacheBackend) (message string, sinc
 		return "", since, false
 	}
 	breaker := backend.Status.Injection.Breaker
-	a, ok := h.options.Registry.For(backend)
-	if !ok || breaker.Image != h.options.Image {
+	if breaker.Image != h.options.Image {
 		return "", since, false
 	}
-	if hash, err := ConfigHash(backend, a); err != nil || hash != breaker.ConfigHash {
+	if hash, err := h.options.Hash(backend); err != nil || hash != breaker.ConfigHash {
 		return "", since, false
 	}
 	for _, at := range []*metav1.Time{breaker.Since, breaker.LastTrialAt} {

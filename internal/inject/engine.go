@@ -37,6 +37,12 @@ func findEngine(spec *corev1.PodSpec, facts adapter.Engine) (engine, bool) {
 	return newEngine(&spec.Containers[0], facts), true
 }
 
+// engineNamed returns the container with a name that the pod has.
+func engineNamed(spec *corev1.PodSpec, name string, facts adapter.Engine) engine {
+	i := slices.IndexFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == name })
+	return newEngine(&spec.Containers[i], facts)
+}
+
 func newEngine(c *corev1.Container, facts adapter.Engine) engine {
 	e := engine{container: c, facts: facts}
 	literal := map[string]string{}

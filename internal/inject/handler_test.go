@@ -249,7 +249,7 @@ func TestAPodThatCannotBeReadIsAdmitted(t *testing.T) {
 func TestBreakerHoldsThePublisherBack(t *testing.T) {
 	backend := newBackend(vllm)
 	a, _ := adapter.Core().For(backend)
-	hash, err := inject.ConfigHash(backend, a)
+	hash, err := inject.ConfigHash(backend, a, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestPodsNeverAskedAboutAreCounted(t *testing.T) {
 func TestBreakerTrialsAreBounded(t *testing.T) {
 	backend := newBackend(vllm)
 	a, _ := adapter.Core().For(backend)
-	hash, err := inject.ConfigHash(backend, a)
+	hash, err := inject.ConfigHash(backend, a, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

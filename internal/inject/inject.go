@@ -31,18 +31,47 @@ type Options struct {
 	OrdinaryContainer bool
 	// Registry finds adapters. Default adapter.Core.
 	Registry *adapter.Registry
+	// Bindings resolves the storage of backends. Default: those with one are
+	// skipped.
+	Bindings BindingResolver
+}
+
+func (o Options) withDefaults() Options {
+	if o.Registry == nil {
+		o.Registry = adapter.Core()
+	}
+	if o.Bindings == nil {
+		o.Bindings = noBindings
+	}
+	return o
+}
+
+// BindingResolver returns the storage that a backend's engines are to use. It
+// is nil without an error for a backend that has none, and for one whose
+// storage is not there yet. It must not block.
+type BindingResolver func(*v1alpha1.CacheBackend) (*adapter.Binding, error)
+
+// noBindings resolves only backends without a storage.
+func noBindings(backend *v1alpha1.CacheBackend) (*adapter.Binding, error) {
+	if backend.Spec.RemoteStorage != nil {
+		return nil, errors.New("the controller resolves no storage")
+	}
+	return nil, nil
 }
 
 // Pod returns a pod wired for a backend, or, with the reason in annotations,
 // as it was. Stamps that the pod brings are not kept. The pod given is not
 // changed.
 func Pod(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (*corev1.Pod, Outcome) {
-	if o.Registry == nil {
-		o.Registry = adapter.Core()
-	}
+	o = o.withDefaults()
 	wired := pod.DeepCopy()
 	if stampedBy(pod, backend) {
 		remove(wired)
+	}
+	if a, ok := o.Registry.For(backend); ok {
+		if remover, ok := a.(adapter.Remover); ok {
+			remover.Remove(wired)
+		}
 	}
 	Strip(wired)
 	outcome, err := wire(wired, backend, o)
@@ -93,30 +122,32 @@ func wire(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (Outcome, 
 	if outcome.Reason != "" {
 		return outcome, nil
 	}
-	watches, observed := adapter.WatchesOnly(backend), observationOf(backend).ModelID != "" && o.Image != ""
-	if watches && !observed {
-		return unobserved(backend, o), nil
+	w := adapter.Wiring{
+		Backend: backend, Container: e.container.Name, OrdinaryContainers: o.OrdinaryContainer,
+		Observed: observationOf(backend).ModelID != "" && o.Image != "",
 	}
-	hash, err := ConfigHash(backend, a)
+	if adapter.WatchesOnly(backend) {
+		if !w.Observed {
+			return unobserved(backend, o), nil
+		}
+	} else if outcome, err := offload(pod, a, &w, o); outcome.Reason != "" || err != nil {
+		return outcome, err
+	}
+	hash, err := ConfigHash(backend, a, w.Binding)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if validator, ok := a.(adapter.PodValidator); ok {
-		if err := validator.ValidateEnginePod(pod, backend); err != nil {
-			return Outcome{}, err
-		}
-	}
-	if !watches {
-		if outcome, err := offload(spec, e.container.Name, a, backend); outcome.Reason != "" || err != nil {
-			return outcome, err
-		}
-		e, _ = findEngine(spec, a.Engine())
-	}
+	e = engineNamed(spec, w.Container, a.Engine())
+	var s sockets
 	var warnings []string
-	if observed {
-		if warnings, err = observe(spec, e, backend, o); err != nil {
+	if w.Observed {
+		if s, warnings, err = configure(spec, e, backend); err != nil {
 			return Outcome{}, err
 		}
+	}
+	checkKernels(pod, a, w)
+	if w.Observed {
+		addSidecar(spec, e, s, backend, o)
 	}
 	stamp(pod, backend, hash, warnings)
 	return Outcome{Result: Injected, Warnings: warnings}, nil
@@ -166,30 +197,48 @@ func unobserved(backend *v1alpha1.CacheBackend, o Options) Outcome {
 	return skip(ReasonModelIDUnset, fmt.Sprintf("CacheBackend %s has no spec.observation.modelID", backend.Name))
 }
 
-// offload wires the engine to its storage tier.
-func offload(spec *corev1.PodSpec, name string, a adapter.Adapter, backend *v1alpha1.CacheBackend) (Outcome, error) {
-	if !a.SupportsBinding(nil) {
-		return skip(ReasonBindingUnsupported, a.Name()+" needs a storage"), nil
+// offload wires the engine to its storage tier and says in w to which.
+func offload(pod *corev1.Pod, a adapter.Adapter, w *adapter.Wiring, o Options) (Outcome, error) {
+	if validator, ok := a.(adapter.PodValidator); ok {
+		if err := validator.ValidateEnginePod(pod, *w); err != nil {
+			return Outcome{}, err
+		}
 	}
+	binding, err := o.Bindings(w.Backend)
+	switch {
+	case err != nil:
+		return skip(ReasonEndpointUnresolved, fmt.Sprintf("the storage of CacheBackend %s: %v", w.Backend.Name, err)), nil
+	case !a.SupportsBinding(binding):
+		return skip(ReasonBindingUnsupported, unbound(a, binding)), nil
+	}
+	w.Binding = binding
 	find := func() *corev1.Container {
-		i := slices.IndexFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == name })
-		return &spec.Containers[i]
+		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == w.Container })
+		return &pod.Spec.Containers[i]
 	}
 	was := *find().DeepCopy()
-	if err := a.InjectEngineConfig(spec, nil, backend); err != nil {
+	if err := a.InjectEngineConfig(pod, *w); err != nil {
 		return Outcome{}, err
 	}
-	if backend.Spec.Integration != nil {
-		applyOverrides(find(), was, backend.Spec.Integration.EngineOverrides)
+	if i := w.Backend.Spec.Integration; i != nil {
+		applyOverrides(find(), was, i.EngineOverrides)
 	}
 	return Outcome{}, nil
 }
 
-// observe adds the publisher and returns what it warns of.
-func observe(spec *corev1.PodSpec, e engine, backend *v1alpha1.CacheBackend, o Options) (warnings []string, err error) {
+func unbound(a adapter.Adapter, binding *adapter.Binding) string {
+	if binding == nil {
+		return a.Name() + " needs a storage"
+	}
+	return fmt.Sprintf("%s cannot use a storage that speaks %s", a.Name(), binding.Protocol)
+}
+
+// configure has the engine publish its events. It returns where they are, and
+// warnings.
+func configure(spec *corev1.PodSpec, e engine, backend *v1alpha1.CacheBackend) (s sockets, warnings []string, err error) {
 	s, warning, err := configureEvents(e, observationOf(backend).KVEvents)
 	if err != nil {
-		return nil, err
+		return s, nil, err
 	}
 	if warning != "" {
 		warnings = append(warnings, warning)
@@ -198,6 +247,22 @@ func observe(spec *corev1.PodSpec, e engine, backend *v1alpha1.CacheBackend, o O
 	if spec.HostNetwork {
 		warnings = append(warnings, WarnHostNetwork)
 	}
+	return s, warnings, nil
+}
+
+// checkKernels adds the check that runs before the engine.
+func checkKernels(pod *corev1.Pod, a adapter.Adapter, w adapter.Wiring) {
+	checker, ok := a.(adapter.KernelChecker)
+	if !ok {
+		return
+	}
+	if check := checker.KernelCheckInitContainer(pod, w); check != nil {
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, *check)
+	}
+}
+
+// addSidecar adds the publisher.
+func addSidecar(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1.CacheBackend, o Options) {
 	sidecar := renderSidecar(spec, e, s, backend, o)
 	spec.Volumes = append(spec.Volumes, ingestVolume())
 	if o.OrdinaryContainer {
@@ -205,5 +270,4 @@ func observe(spec *corev1.PodSpec, e engine, backend *v1alpha1.CacheBackend, o O
 	} else {
 		spec.InitContainers = append(spec.InitContainers, sidecar)
 	}
-	return warnings, nil
 }

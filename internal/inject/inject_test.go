@@ -249,7 +249,7 @@ func TestConfigHash(t *testing.T) {
 		if !ok {
 			t.Fatal("no adapter")
 		}
-		h, err := inject.ConfigHash(b, a)
+		h, err := inject.ConfigHash(b, a, nil)
 		if err != nil || len(h) != 16 {
 			t.Fatalf("hash %q: %v", h, err)
 		}
@@ -291,8 +291,8 @@ func (offloading) Engine() adapter.Engine {
 	return adapter.Engine{Container: "vllm", HTTPPort: 8000, HashScheme: "vllm"}
 }
 
-func (offloading) InjectEngineConfig(spec *corev1.PodSpec, _ *adapter.Binding, _ *v1alpha1.CacheBackend) error {
-	c := &spec.Containers[0]
+func (offloading) InjectEngineConfig(pod *corev1.Pod, _ adapter.Wiring) error {
+	c := &pod.Spec.Containers[0]
 	if slices.Contains(c.Args, "--conflict") {
 		return &adapter.PodError{Reason: inject.ReasonEngineArgsConflict, Err: errConflict}
 	}

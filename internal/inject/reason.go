@@ -24,6 +24,7 @@ const (
 	ReasonSidecarPresent          = "sidecar-present"
 	ReasonAdapterUnsupported      = "adapter-unsupported"
 	ReasonBindingUnsupported      = "binding-unsupported"
+	ReasonEndpointUnresolved      = "endpoint-unresolved"
 	ReasonEngineContainerNotFound = "engine-container-not-found"
 	ReasonEngineArgsConflict      = "engine-args-conflict"
 	ReasonReservedNameConflict    = "reserved-name-conflict"

@@ -92,9 +92,28 @@ func stampedBy(pod *corev1.Pod, backend *v1alpha1.CacheBackend) bool {
 		pod.Annotations[v1alpha1.AnnotationInjectedByUID] == string(backend.UID)
 }
 
+// Hash is the ConfigHash of pods that are injected now, "" where no adapter
+// serves the backend.
+func (o Options) Hash(backend *v1alpha1.CacheBackend) (string, error) {
+	o = o.withDefaults()
+	a, served := o.Registry.For(backend)
+	if !served {
+		return "", nil
+	}
+	var binding *adapter.Binding
+	if !adapter.WatchesOnly(backend) {
+		var err error
+		if binding, err = o.Bindings(backend); err != nil {
+			return "", fmt.Errorf("resolve the storage of %s: %w", owner(backend), err)
+		}
+	}
+	return ConfigHash(backend, a, binding)
+}
+
 // ConfigHash names everything of a backend that the wiring of a pod rests on:
-// 16 hexadecimal digits. A pod with another one is wired in an older way.
-func ConfigHash(backend *v1alpha1.CacheBackend, a adapter.Adapter) (string, error) {
+// 16 hexadecimal digits. A pod with another one is wired in an older way. The
+// binding is the storage that the backend resolves to, nil for none.
+func ConfigHash(backend *v1alpha1.CacheBackend, a adapter.Adapter, binding *adapter.Binding) (string, error) {
 	role, failOpen := v1alpha1.RoleReadWrite, true
 	var overrides *v1alpha1.EngineOverrides
 	if i := backend.Spec.Integration; i != nil {
@@ -107,17 +126,37 @@ func ConfigHash(backend *v1alpha1.CacheBackend, a adapter.Adapter) (string, erro
 		}
 	}
 	observation := observationOf(backend)
-	text, err := canonical(map[string]any{
+	content := map[string]any{
 		"adapter": a.Name(), "adapterVersion": a.Version(), "renderVersion": renderVersion,
 		"runtime": backend.Spec.Runtime, "type": adapter.Type(backend), "mode": adapter.Mode(backend), "role": role, "failOpen": failOpen,
 		"engineOverrides": overrides, "modelID": observation.ModelID, "engineMetrics": observation.EngineMetrics,
 		"kvEvents": effectiveEvents(observation.KVEvents),
-	})
+	}
+	if !adapter.WatchesOnly(backend) {
+		content["lmCache"], content["hiCache"] = visibleLMCache(backend.Spec.LMCache), backend.Spec.HiCache
+		content["binding"], content["kernelCheck"] = binding, v1alpha1.KernelCheck(backend)
+	}
+	text, err := canonical(content)
 	if err != nil {
 		return "", fmt.Errorf("encode the configuration of %s: %w", owner(backend), err)
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8]), nil
+}
+
+// visibleLMCache is what engine pods show of LMCache. How NodeLocal servers are
+// run beside them is not part of it.
+func visibleLMCache(l *v1alpha1.LMCacheSpec) *v1alpha1.LMCacheSpec {
+	if l == nil {
+		return nil
+	}
+	out := l.DeepCopy()
+	chunk := adapter.ChunkSize(l)
+	out.ChunkSizeTokens = &chunk
+	if n := out.NodeLocal; n != nil {
+		n.IdleRetentionSeconds, n.Scheduling = nil, nil
+	}
+	return out
 }
 
 // canonical is JSON with sorted members and no spaces: what was encoded from
