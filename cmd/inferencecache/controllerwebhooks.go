@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -98,6 +99,12 @@ func (o *controllerOptions) setWebhooks(adapters *adapter.Registry, logger *slog
 	if err != nil {
 		return err
 	}
+	var pods atomic.Pointer[inject.Handler]
+	o.controller.Unseen = func(code string) {
+		if handler := pods.Load(); handler != nil {
+			handler.CountUnseen(code)
+		}
+	}
 	hooks.Handlers = func(ctx context.Context, deps controller.WebhookDeps) (map[string]http.Handler, error) {
 		ordinary, err := ordinaryContainer(ctx, w.sidecarMode, deps.Config)
 		if err != nil {
@@ -106,7 +113,7 @@ func (o *controllerOptions) setWebhooks(adapters *adapter.Registry, logger *slog
 		return admissionHandlers(deps, webhook.Options{Reader: deps.Live, Registry: adapters, TenantScope: scope}, inject.Options{
 			Image: w.image, Servers: []string{server}, ServerName: o.serverName, PlainText: !o.serversUseTLS(),
 			OrdinaryContainer: ordinary, Registry: adapters,
-		}, logger)
+		}, logger, &pods)
 	}
 	o.controller.Webhooks, o.controller.SidecarImage = hooks, w.image
 	return nil
@@ -146,8 +153,9 @@ func (o *controllerOptions) serversUseTLS() bool {
 	return o.caFile != "" || o.webhooks.serverCertMode == serverCertsSelf
 }
 
-// admissionHandlers returns everything the API server may ask, by path.
-func admissionHandlers(deps controller.WebhookDeps, resources webhook.Options, pods inject.Options, logger *slog.Logger) (map[string]http.Handler, error) {
+// admissionHandlers returns everything the API server may ask, by path, and
+// keeps the one that answers about pods.
+func admissionHandlers(deps controller.WebhookDeps, resources webhook.Options, pods inject.Options, logger *slog.Logger, kept *atomic.Pointer[inject.Handler]) (map[string]http.Handler, error) {
 	resources.Registerer = deps.Registerer
 	handlers, err := webhook.Handlers(deps.Scheme, resources)
 	if err != nil {
@@ -156,6 +164,7 @@ func admissionHandlers(deps controller.WebhookDeps, resources webhook.Options, p
 	handler := inject.NewHandler(inject.HandlerOptions{
 		Options: pods, Live: deps.Live, Cached: deps.Cached, Registerer: deps.Registerer, Logger: logger,
 	})
+	kept.Store(handler)
 	for path, serve := range map[string]func() (http.Handler, error){webhook.PodPath: handler.Inject, webhook.StampsPath: handler.Strip} {
 		if handlers[path], err = serve(); err != nil {
 			return nil, fmt.Errorf("serve %s: %w", path, err)

@@ -78,6 +78,8 @@ type Options struct {
 	SidecarImage       string
 	RepairSidecarImage bool
 	Unseen             func(code string)
+	// Now is the clock of CacheBackends and events on pods; default time.Now.
+	Now func() time.Time
 	// Adapters say which backends are served; default adapter.Core.
 	Adapters *adapter.Registry
 	// Webhooks are answered on every replica; default none.
@@ -179,7 +181,7 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 		Observed: pusher.Observed, Rows: rows, Metrics: metrics, Logger: o.Logger,
 	})
 	watch := &watcher{cache: mgr.GetCache(), changed: pusher.Changed, servers: o.Discovery == DiscoverEndpoints, logger: o.Logger}
-	runnables := []manager.Runnable{pusher, poller, watch, topologies}
+	runnables := []manager.Runnable{pusher, poller, watch, topologies, NewCensus(mgr.GetClient(), metrics, o.Logger)}
 	var prober *Prober
 	if o.Servers.URLs.Probe != "" {
 		prober = NewProber(ProberOptions{Discovery: discovery, Face: o.Face, Metrics: metrics, Logger: o.Logger})
@@ -188,7 +190,8 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 	backends := NewBackendReconciler(BackendOptions{
 		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
 		RepairSidecarImage: o.RepairSidecarImage, Unseen: o.Unseen, Prober: prober, Rows: rows,
-		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics, Logger: o.Logger,
+		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics,
+		Logger: o.Logger, Now: o.Now,
 	})
 	pools := NewTopologyReconciler(TopologyOptions{Client: counted, Topologies: topologies, Rows: rows, Logger: o.Logger})
 	topologies.LoadWith(pools.All)
@@ -197,8 +200,8 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 			return err
 		}
 	}
-	told := NewPodEventReconciler(PodEventOptions{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Logger: o.Logger})
-	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles), told.register(mgr, o.Reconciles))
+	told := NewPodEventReconciler(PodEventOptions{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Logger: o.Logger, Now: o.Now})
+	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles, metrics), told.register(mgr, o.Reconciles, metrics))
 }
 
 // serveMetrics serves our metrics on one page with those of the libraries.

@@ -5,8 +5,10 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
@@ -37,13 +40,17 @@ const (
 	callError       = "error"
 )
 
+// componentReconcile is where panics are recovered.
+const componentReconcile = "reconcile"
+
 // Metrics of a controller. A nil Metrics counts nothing. It is safe for
 // concurrent use.
 type Metrics struct {
-	pushes, polls, probeResults, probeCalls, writes, t2Tokens     *prometheus.CounterVec
-	pushSeconds                                                   *prometheus.HistogramVec
-	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate, caCopies *prometheus.GaugeVec
-	tainted                                                       prometheus.Gauge
+	pushes, polls, probeResults, probeCalls, writes, t2Tokens, panics *prometheus.CounterVec
+	pushSeconds                                                       *prometheus.HistogramVec
+	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate, caCopies     *prometheus.GaugeVec
+	objects                                                           *prometheus.GaugeVec
+	tainted                                                           prometheus.Gauge
 
 	mu      sync.Mutex
 	servers map[string]bool
@@ -75,6 +82,8 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		t2Rate:       gauge("backend_t2_hit_rate", "Share of queried tokens found in a backend's storage tier, from 0 to 1.", "backend"),
 		t2Tokens:     counter("backend_t2_query_tokens_total", "Tokens for which a backend's storage tier was asked.", "backend"),
 		caCopies:     gauge("controller_server_ca_namespaces", "Namespaces with a CacheBackend, by the state of their copy of the servers' authority.", "state"),
+		objects:      gauge("objects", "Resources by what their conditions say.", "kind", "state"),
+		panics:       counter("panics_total", "Recovered panics.", "component"),
 		pushSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "inferencecache_controller_policy_push_seconds", Help: "Time that a push to a server took.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
@@ -86,12 +95,16 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		servers: make(map[string]bool), asked: make(map[string]int64),
 	}
 	registerer.MustRegister(m.pushSeconds, m.tainted, version.Collector("controller"))
+	m.panics.WithLabelValues(componentReconcile)
 	for _, result := range []string{"ok", "http_error", "timeout", "mismatch"} {
 		m.probeCalls.WithLabelValues(result)
 	}
 	for _, kind := range []string{"CacheBackend", "CacheIndex", "CachePolicy", "CacheTenant", "PDTopology", "PromptTemplate"} {
 		for _, result := range []string{"ok", "conflict", "error"} {
 			m.writes.WithLabelValues(kind, result)
+		}
+		for _, state := range objectStates() {
+			m.objects.WithLabelValues(kind, state)
 		}
 	}
 	return m
@@ -105,6 +118,25 @@ func (m *Metrics) serverCA(counts map[string]int) {
 	for state, count := range counts {
 		m.caCopies.WithLabelValues(state).Set(float64(count))
 	}
+}
+
+// recovering counts the panics of a reconciler and makes them errors.
+type recovering struct {
+	reconcile.Reconciler
+	metrics *Metrics
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r recovering) Reconcile(ctx context.Context, request reconcile.Request) (result reconcile.Result, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			if r.metrics != nil {
+				r.metrics.panics.WithLabelValues(componentReconcile).Inc()
+			}
+			result, err = reconcile.Result{}, fmt.Errorf("panic of type %T at:\n%s", fault, debug.Stack())
+		}
+	}()
+	return r.Reconciler.Reconcile(ctx, request)
 }
 
 // server bounds the label.

@@ -181,14 +181,14 @@ func (r *PodEventReconciler) backend(ctx context.Context, pod *corev1.Pod, stamp
 }
 
 // register has a manager run the reconciler for pods that are new to it.
-func (r *PodEventReconciler) register(mgr ctrl.Manager, concurrent int) error {
+func (r *PodEventReconciler) register(mgr ctrl.Manager, concurrent int, metrics *Metrics) error {
 	created := predicate.Funcs{
 		UpdateFunc: func(event.UpdateEvent) bool { return false }, DeleteFunc: func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 	err := builder.ControllerManagedBy(mgr).Named("podevents").
 		Watches(&corev1.Pod{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(created)).
-		WithOptions(reconcilerOptions(concurrent)).Complete(r)
+		WithOptions(reconcilerOptions(concurrent)).Complete(recovering{r, metrics})
 	if err != nil {
 		return fmt.Errorf("set up the reconciler of events on pods: %w", err)
 	}

@@ -53,18 +53,18 @@ func (r *BackendReconciler) register(mgr ctrl.Manager, concurrent int) error {
 			return nil
 		}))
 	}
-	if err := build.Complete(r); err != nil {
+	if err := build.Complete(recovering{r, r.options.Metrics}); err != nil {
 		return fmt.Errorf("set up the reconciler of CacheBackends: %w", err)
 	}
 	return nil
 }
 
 // register has a manager run the reconciler after changes.
-func (r *TopologyReconciler) register(mgr ctrl.Manager, concurrent int) error {
+func (r *TopologyReconciler) register(mgr ctrl.Manager, concurrent int, metrics *Metrics) error {
 	err := builder.ControllerManagedBy(mgr).Named("pdtopology").
 		For(&v1alpha1.PDTopology{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, podHandler(r.ofPod), builder.WithPredicates(podChanged())).
-		WithOptions(reconcilerOptions(concurrent)).Complete(r)
+		WithOptions(reconcilerOptions(concurrent)).Complete(recovering{r, metrics})
 	if err != nil {
 		return fmt.Errorf("set up the reconciler of PDTopologies: %w", err)
 	}
