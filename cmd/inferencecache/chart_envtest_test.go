@@ -112,7 +112,7 @@ func TestEnvtestChartInstalls(t *testing.T) {
 	go func() {
 		ended <- controller.Run(ctx, controller.Options{
 			Config: config, LeaderElect: true, Namespace: installNamespace, Discovery: controller.DiscoverEndpoints,
-			MetricsAddress: "0", HealthAddress: "0", WireVersion: 7, MaxReplicas: 10,
+			HealthAddress: "0", WireVersion: 7, MaxReplicas: 10,
 			PollInterval: time.Second, PushInterval: time.Second,
 			Servers: controlclient.Options{URLs: controlclient.URLs{
 				Snapshot: "https://inference-cache-server:8081/snapshot", Policy: "https://inference-cache-server:8081/policy",

@@ -73,7 +73,8 @@ func (o *controllerOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&x.MaxReplicas, "cacheindex-max-replicas", controller.DefaultMaxReplicas, "most replicas shown in the CacheIndex")
 	flags.BoolVar(&x.LeaderElect, "leader-elect", false, "act only while holding the lease, for several controllers")
 	flags.StringVar(&x.Namespace, "namespace", "inference-cache-system", "the controller's own namespace: holds the lease")
-	flags.StringVar(&x.MetricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 turns it off")
+	flags.StringVar(&x.Metrics.Address, "metrics-bind-address", ":8080", "address of /metrics; 0 turns it off")
+	flags.BoolVar(&x.Metrics.Secure, "metrics-secure", false, "serve /metrics over TLS, with the webhooks' certificate, to whom the API server lets get /metrics")
 	flags.StringVar(&x.HealthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 turns it off")
 	flags.StringVar(&o.adapters, "adapters", adaptersCore, "which backends are served: core (those that watch engines) or all (those with storage too)")
 	flags.BoolVar(&x.RepairSidecarImage, "repair-sidecar-image", false, "give pods that wait for their publisher's image the present one; needs the right to patch pods")
@@ -103,7 +104,7 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	if err := o.setFace(logger); err != nil {
 		return err
 	}
-	calls, err := o.httpClient()
+	calls, err := o.httpClient(logger)
 	if err != nil {
 		return err
 	}

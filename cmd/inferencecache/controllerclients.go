@@ -3,19 +3,24 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 	"github.com/inferencecache/inference-cache/internal/controller"
 )
@@ -36,7 +41,7 @@ func (o *controllerOptions) setFace(logger *slog.Logger) error {
 }
 
 // httpClient checks servers against one name whatever address is dialled.
-func (o *controllerOptions) httpClient() (*http.Client, error) {
+func (o *controllerOptions) httpClient(logger *slog.Logger) (*http.Client, error) {
 	name := o.serverName
 	if name == "" {
 		parsed, err := url.Parse(o.policyURL)
@@ -45,22 +50,58 @@ func (o *controllerOptions) httpClient() (*http.Client, error) {
 		}
 		name = parsed.Hostname()
 	}
-	config := &tls.Config{ServerName: name, MinVersion: tls.VersionTLS12}
-	if o.caFile != "" {
-		text, err := os.ReadFile(o.caFile)
-		if err != nil {
-			return nil, fmt.Errorf("--server-ca-file: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--server-ca-file %s: no certificate in it", o.caFile)
-		}
+	servers := &serverTrust{file: o.caFile, name: name, logger: logger}
+	// A file that a certificate's keeper has not written yet is waited for.
+	if _, err := servers.authorities(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--server-ca-file: %w", err)
+	} else if err != nil {
+		logger.Warn("servers are not called before their authorities are there", "error", err)
 	}
 	return &http.Client{
-		Timeout:       controlclient.DefaultTimeout,
-		Transport:     &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, IdleConnTimeout: controller.DefaultPollInterval * 2},
+		Timeout: controlclient.DefaultTimeout,
+		Transport: &http.Transport{
+			DialTLSContext: servers.dial, ForceAttemptHTTP2: true, IdleConnTimeout: controller.DefaultPollInterval * 2,
+		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
+}
+
+// serverTrust checks servers' certificates against authorities that may come
+// later and change.
+type serverTrust struct {
+	file, name string
+	logger     *slog.Logger
+
+	mu    sync.Mutex
+	roots *auth.Roots // guarded by mu, nil until the file is there
+}
+
+// authorities are nil, those of the system, without a file.
+func (s *serverTrust) authorities() (*x509.CertPool, error) {
+	if s.file == "" {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roots == nil {
+		roots, err := auth.OpenRoots(s.file, s.logger)
+		if err != nil {
+			return nil, err
+		}
+		s.roots = roots
+	}
+	return s.roots.Pool(), nil
+}
+
+func (s *serverTrust) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	roots, err := s.authorities()
+	if err != nil {
+		return nil, err
+	}
+	dialer := &tls.Dialer{Config: &tls.Config{
+		ServerName: s.name, RootCAs: roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+	}}
+	return dialer.DialContext(ctx, network, address)
 }
 
 func (o *controllerOptions) cluster() (*rest.Config, error) {

@@ -115,6 +115,10 @@ func (o *controllerOptions) setWebhooks(adapters *adapter.Registry, logger *slog
 			OrdinaryContainer: ordinary, Registry: adapters,
 		}, logger, &pods)
 	}
+	if m := &o.controller.Metrics; m.Secure && hooks.CertDir == "" && (w.address == "" || w.address == "0") {
+		return usagef("--metrics-secure uses the webhooks' certificate: --webhook-bind-address must not be 0, or --webhook-cert-mode must be files")
+	}
+	o.controller.Metrics.HTTP2 = w.http2
 	o.controller.Webhooks, o.controller.SidecarImage = hooks, w.image
 	return nil
 }

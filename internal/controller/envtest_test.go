@@ -54,7 +54,7 @@ func startController(t *testing.T, cluster *kubetest.Cluster, server *testServer
 	done := make(chan error, 1)
 	options := controller.Options{
 		Config: cluster.Config, Namespace: "inference-cache-system", LeaderElect: elect,
-		MetricsAddress: "0", HealthAddress: "0", PollInterval: 200 * time.Millisecond,
+		HealthAddress: "0", PollInterval: 200 * time.Millisecond,
 		Servers: controlclient.Options{
 			URLs:                controlclient.URLs{Snapshot: base + "/snapshot", Policy: base + "/policy", Probe: base + "/probe"},
 			ControllerTokenFile: absent, PolicyTokenFile: absent,
@@ -192,7 +192,7 @@ func TestEnvtestBackendAndTopology(t *testing.T) {
 	cluster.Namespace(t, "team-a", nil)
 	server := startServer(t, "1")
 	metricsAddress := freeAddress(t)
-	startController(t, cluster, server, false, func(o *controller.Options) { o.MetricsAddress = metricsAddress })
+	startController(t, cluster, server, false, func(o *controller.Options) { o.Metrics.Address = metricsAddress })
 	create := func(o client.Object) {
 		t.Helper()
 		if err := cluster.Client.Create(t.Context(), o); err != nil {

@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,12 +26,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
+	"github.com/inferencecache/inference-cache/internal/webhookcert"
 )
 
 // LeaderLock is the name of the Lease that leaders hold.
@@ -88,8 +86,10 @@ type Options struct {
 	ServerCerts ServerCerts
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
-	// MetricsAddress and HealthAddress are listened on; "0" turns either off.
-	MetricsAddress, HealthAddress string
+	// HealthAddress is listened on; "0" turns it off.
+	HealthAddress string
+	// Metrics are served; default not.
+	Metrics MetricsOptions
 	// ShutdownGrace bounds the end; default 10s.
 	ShutdownGrace time.Duration
 	// Logger takes the logs; default none.
@@ -148,14 +148,20 @@ func (o Options) add(ctx context.Context, mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
+	var certs webhookcert.Certificates
+	if o.Webhooks.served() || o.Metrics.served() && o.Metrics.Secure {
+		certs = o.certificates(live)
+		if err := mgr.Add(certs); err != nil {
+			return err
+		}
+	}
 	if o.Webhooks.served() {
-		certs := o.certificates(live)
-		if err := errors.Join(mgr.Add(certs), o.addWebhooks(ctx, mgr, live, certs, registry)); err != nil {
+		if err := o.addWebhooks(ctx, mgr, live, certs, registry); err != nil {
 			return err
 		}
 	}
 	metrics := NewMetrics(registry)
-	return errors.Join(o.addServerCerts(mgr, live, metrics), o.addLoops(mgr, discovery, metrics), o.serveMetrics(mgr, registry))
+	return errors.Join(o.addServerCerts(mgr, live, metrics), o.addLoops(mgr, discovery, metrics), o.serveMetrics(mgr, live, certs, registry))
 }
 
 // liveClient asks the API server without a cache. The API server alone says
@@ -202,23 +208,6 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 	}
 	told := NewPodEventReconciler(PodEventOptions{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Logger: o.Logger, Now: o.Now})
 	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles, metrics), told.register(mgr, o.Reconciles, metrics))
-}
-
-// serveMetrics serves our metrics on one page with those of the libraries.
-func (o Options) serveMetrics(mgr ctrl.Manager, registry *prometheus.Registry) error {
-	if o.MetricsAddress == "" || o.MetricsAddress == "0" {
-		return nil
-	}
-	listener, err := net.Listen("tcp", o.MetricsAddress)
-	if err != nil {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(prometheus.Gatherers{ctrlmetrics.Registry, registry}, promhttp.HandlerOpts{}))
-	return mgr.Add(&manager.Server{
-		Name: "metrics", Server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, Listener: listener,
-		ShutdownTimeout: &o.ShutdownGrace,
-	})
 }
 
 func (o Options) discovery(reader client.Reader) (Discovery, error) {
