@@ -26,7 +26,6 @@ const (
 // uninstalled when the test ends, resource definitions included.
 func (e *env) installChart(flags ...string) {
 	e.t.Helper()
-	e.makeNamespace(installed, restricted)
 	e.t.Cleanup(func() {
 		if e.t.Failed() {
 			e.keep(installed)
@@ -39,6 +38,7 @@ func (e *env) installChart(flags ...string) {
 		e.removeDefinitions()
 		e.afterwards("delete", "namespace", installed, "--wait=true", "--ignore-not-found", "--timeout=90s")
 	})
+	e.createNamespace(installed, restricted)
 	args := append([]string{"install", "inference-cache", chart, "-n", installed, "--wait", "--timeout=3m"}, flags...)
 	if _, err := e.node.Helm(e.t.Context(), args...); err != nil {
 		e.t.Fatal(err)

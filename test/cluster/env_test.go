@@ -54,13 +54,18 @@ func newEnv(t *testing.T, labels ...string) *env {
 // makeNamespace makes another namespace, for the time of the test.
 func (e *env) makeNamespace(name string, labels ...string) {
 	e.t.Helper()
-	e.kubectl("create", "namespace", name)
 	e.t.Cleanup(func() {
 		if e.t.Failed() {
 			e.keep(name)
 		}
 		e.afterwards("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 	})
+	e.createNamespace(name, labels...)
+}
+
+func (e *env) createNamespace(name string, labels ...string) {
+	e.t.Helper()
+	e.kubectl("create", "namespace", name)
 	for _, label := range labels {
 		e.kubectl("label", "namespace", name, label)
 	}

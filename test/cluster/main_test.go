@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	ctx := context.Background()
-	release, err := node.Use(waiting(ctx), "")
+	release, err := take(ctx)
 	if err == nil {
 		defer release()
 		shared.node, err = start(ctx)
@@ -58,19 +58,20 @@ func run(m *testing.M) int {
 	return code
 }
 
-func waiting(ctx context.Context) context.Context {
+// take waits for its turn to use the machine's cluster.
+func take(ctx context.Context) (release func(), err error) {
+	if err := node.Check(node.Options{}); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, useTimeout, errors.New("another run of cluster tests took too long"))
-	context.AfterFunc(ctx, cancel)
-	return ctx
+	defer cancel()
+	return node.Use(ctx, "", os.Stderr)
 }
 
 // start uses a cluster that was started to be kept, else starts one. The images
 // of this tree are imported to it.
 func start(ctx context.Context) (*node.Node, error) {
 	options := node.Options{Output: os.Stderr}
-	if err := node.Check(options); err != nil {
-		return nil, err
-	}
 	image := exec.CommandContext(ctx, "make", "-C", root, "image")
 	if output, err := image.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("make image: %w: %s", err, output)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,17 +58,23 @@ const (
 	logName  = "log"
 )
 
-// lock waits for a file's lock. The lock ends with the process, or when it is
-// released.
-func (d folder) lock(ctx context.Context, name string) (release func(), err error) {
+// lock waits for a file's lock, and says so in output. The lock ends with the
+// process, or when it is released.
+func (d folder) lock(ctx context.Context, name string, output io.Writer) (release func(), err error) {
 	file, err := os.OpenFile(d.path(name), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	var failed error
+	said := false
 	locked := poll(ctx, func() bool {
 		failed = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		return !errors.Is(failed, syscall.EWOULDBLOCK)
+		busy := errors.Is(failed, syscall.EWOULDBLOCK)
+		if busy && !said {
+			fmt.Fprintf(output, "waiting for another process to release %s\n", file.Name())
+			said = true
+		}
+		return !busy
 	})
 	if !locked {
 		failed = context.Cause(ctx)
@@ -81,13 +88,13 @@ func (d folder) lock(ctx context.Context, name string) (release func(), err erro
 
 // Use waits until no other process uses the cluster of a folder (default Dir),
 // and keeps others from it until release or the end of this process. Whoever
-// shares a machine's cluster calls it before Start.
-func Use(ctx context.Context, dir string) (release func(), err error) {
+// shares a machine's cluster calls it before Start. Output says that it waits.
+func Use(ctx context.Context, dir string, output io.Writer) (release func(), err error) {
 	d, err := newFolder(dir)
 	if err != nil {
 		return nil, err
 	}
-	return d.lock(ctx, useName)
+	return d.lock(ctx, useName, output)
 }
 
 // clear removes the state of a stopped cluster; the logs stay.

@@ -33,11 +33,7 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 }
 
 // importOwn imports the images that the cluster itself runs, and the tool's.
-func (n *Node) importOwn(ctx context.Context) error {
-	tool, err := n.buildTool(ctx)
-	if err != nil {
-		return err
-	}
+func (n *Node) importOwn(ctx context.Context, tool []byte) error {
 	dns, err := os.ReadFile(n.Programs.CoreDNS)
 	if err != nil {
 		return err
@@ -75,9 +71,14 @@ func (n *Node) importImage(ctx context.Context, image imagetar.Image) error {
 	return n.Import(ctx, file.Name())
 }
 
-// buildTool builds the tool from this module.
-func (n *Node) buildTool(ctx context.Context) ([]byte, error) {
-	out := filepath.Join(n.folder().path("images"), "tool")
+// buildTool builds the tool from this module, in whose tree this process runs.
+func buildTool(ctx context.Context) ([]byte, error) {
+	folder, err := os.MkdirTemp("", "tool-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
+	out := filepath.Join(folder, "tool")
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, toolPackage)
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := command.CombinedOutput(); err != nil {

@@ -43,7 +43,7 @@ func alone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release, err := node.Use(t.Context(), "")
+	release, err := node.Use(t.Context(), "", t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

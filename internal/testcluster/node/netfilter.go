@@ -90,7 +90,7 @@ func ownChains(lines []string) []string {
 			chains = append(chains, firstWord(chain))
 		}
 	}
-	comment := `"name: \"` + network + `\"`
+	comment := `name: \"` + network + `\"`
 	for _, line := range lines {
 		target := jump(line)
 		if strings.Contains(line, comment) && strings.HasPrefix(target, "CNI-") && !slices.Contains(chains, target) {

@@ -24,6 +24,12 @@ func TestOnlyTheClustersRulesAreRemoved(t *testing.T) {
 			want: "*nat\n-D POSTROUTING -s 10.244.0.2/32 -m comment --comment \"name: \\\"ic-cluster\\\" id: \\\"1\\\"\" -j CNI-aaa\n" +
 				"-F CNI-aaa\n-X CNI-aaa\nCOMMIT\n",
 		},
+		"ports of our pods": {
+			saved: "*nat\n:CNI-DN-aaa - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n" +
+				"-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment \"dnat name: \\\"ic-cluster\\\" id: \\\"1\\\"\" -m multiport --dports 80 -j CNI-DN-aaa\nCOMMIT\n",
+			want: "*nat\n-D CNI-HOSTPORT-DNAT -p tcp -m comment --comment \"dnat name: \\\"ic-cluster\\\" id: \\\"1\\\"\" -m multiport --dports 80 -j CNI-DN-aaa\n" +
+				"-F CNI-DN-aaa\n-X CNI-DN-aaa\nCOMMIT\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := removal(tc.saved); got != tc.want {

@@ -121,7 +121,11 @@ func Start(ctx context.Context, options Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	release, err := n.folder().lock(ctx, lockName)
+	tool, err := buildTool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	release, err := n.folder().lock(ctx, lockName, options.Output)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +138,7 @@ func Start(ctx context.Context, options Options) (*Node, error) {
 	}
 	starting, cancel := context.WithTimeout(ctx, options.Timeout)
 	defer cancel()
-	if err := n.start(starting, options); err != nil {
+	if err := n.start(starting, options, tool); err != nil {
 		// A cancelled start is cleaned up all the same.
 		return nil, errors.Join(fmt.Errorf("start the cluster: %w", err), n.cleanUp(context.WithoutCancel(ctx)))
 	}
@@ -177,25 +181,29 @@ func Stop(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	release, err := n.folder().lock(ctx, lockName)
+	return n.stop(ctx, options.Output)
+}
+
+// Stop ends the cluster and undoes what it changed on the machine.
+func (n *Node) Stop(ctx context.Context) error { return n.stop(ctx, io.Discard) }
+
+func (n *Node) stop(ctx context.Context, output io.Writer) error {
+	release, err := n.folder().lock(ctx, lockName, output)
 	if err != nil {
 		return err
 	}
 	defer release()
 	var drained error
 	if n.folder().running() {
-		fmt.Fprintln(options.Output, "removing workloads")
+		fmt.Fprintln(output, "removing workloads")
 		drained = n.drain(ctx)
 	}
-	fmt.Fprintln(options.Output, "stopping")
+	fmt.Fprintln(output, "stopping")
 	if err := errors.Join(n.cleanUp(ctx), n.folder().clear()); err != nil {
 		return errors.Join(drained, err)
 	}
-	return nil
+	return nil // whatever did not end by itself was ended
 }
-
-// Stop ends the cluster and undoes what it changed on the machine.
-func (n *Node) Stop(ctx context.Context) error { return Stop(ctx, Options{Dir: n.Dir}) }
 
 // readyName is a file that is there once the cluster has started.
 const readyName = "ready.json"

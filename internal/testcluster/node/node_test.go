@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -48,17 +49,21 @@ func TestFolderNamesLeaveRoomForSockets(t *testing.T) {
 
 func TestLockIsHeldUntilReleased(t *testing.T) {
 	d := testFolder(t)
-	release, err := d.lock(t.Context(), useName)
+	var said strings.Builder
+	release, err := d.lock(t.Context(), useName, &said)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := d.lock(ended, useName); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), d.path(useName)) {
+	if _, err := d.lock(ended, useName, &said); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), d.path(useName)) {
 		t.Errorf("a second holder: %v", err)
 	}
+	if !strings.Contains(said.String(), "waiting") {
+		t.Errorf("it said %q", said.String())
+	}
 	release()
-	again, err := d.lock(t.Context(), useName)
+	again, err := d.lock(t.Context(), useName, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +143,7 @@ func TestMachinesThatLackSomethingSayWhat(t *testing.T) {
 
 func TestClearKeepsLogsAndLocks(t *testing.T) {
 	d := testFolder(t)
-	release, err := d.lock(t.Context(), lockName)
+	release, err := d.lock(t.Context(), lockName, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // ports are those that the cluster listens on.
 var ports = []string{"2379", "2380", "6443", "10250", "10256", "10257", "10259"}
 
-func (n *Node) start(ctx context.Context, o Options) error {
+func (n *Node) start(ctx context.Context, o Options, tool []byte) error {
 	started := time.Now()
 	say := func(what string) {
 		fmt.Fprintf(o.Output, "%5.1fs %s\n", time.Since(started).Seconds(), what)
@@ -30,7 +30,7 @@ func (n *Node) start(ctx context.Context, o Options) error {
 		return err
 	}
 	say("API server ready")
-	if err := n.startContainerd(ctx); err != nil {
+	if err := n.startContainerd(ctx, tool); err != nil {
 		return err
 	}
 	say("containerd ready, images imported")
@@ -129,7 +129,7 @@ func (n *Node) startControlPlane(ctx context.Context, o Options) error {
 	return d.run("kube-scheduler", n.Programs.Scheduler, "--kubeconfig="+n.Kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1")
 }
 
-func (n *Node) startContainerd(ctx context.Context) error {
+func (n *Node) startContainerd(ctx context.Context, tool []byte) error {
 	d := n.folder()
 	if err := d.run("containerd", n.host.programs["containerd"], "-c", d.path("containerd.toml")); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return n.importOwn(ctx)
+	return n.importOwn(ctx, tool)
 }
 
 func (n *Node) startKubelet(o Options) error {
