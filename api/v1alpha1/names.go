@@ -20,6 +20,10 @@ const (
 	// AnnotationInjectedConfigHash says with which configuration the pod was
 	// wired: 16 hexadecimal digits.
 	AnnotationInjectedConfigHash = "inferencecache.io/injected-config-hash"
+	// AnnotationInjectedServerHash says for which configuration of a NodeLocal
+	// server the pod was wired: the AnnotationNodeLocalConfigHash of servers
+	// that it can use.
+	AnnotationInjectedServerHash = "inferencecache.io/injected-server-hash"
 
 	// AnnotationSkipInject opts a pod out of injection.
 	AnnotationSkipInject = "inferencecache.io/skip-inject"
@@ -58,6 +62,9 @@ const (
 	AnnotationNodeLocalShmName    = "inferencecache.io/node-local-shm-name"
 	AnnotationNodeLocalIdleSince  = "inferencecache.io/node-local-idle-since"
 	AnnotationNodeLocalConfigHash = "inferencecache.io/node-local-config-hash"
+	// AnnotationNodeLocalFailures counts the servers of a node that ended one
+	// soon after the other.
+	AnnotationNodeLocalFailures = "inferencecache.io/node-local-failures"
 	// AnnotationNodeLocalReplace with value "now" replaces a server although
 	// engines use it.
 	AnnotationNodeLocalReplace = "inferencecache.io/node-local-replace"
@@ -116,7 +123,7 @@ const CacheIndexName = "cluster-default"
 // creation of a pod.
 func StampAnnotations() []string {
 	return []string{
-		AnnotationInjectedBy, AnnotationInjectedByUID, AnnotationInjectedGeneration, AnnotationInjectedConfigHash,
+		AnnotationInjectedBy, AnnotationInjectedByUID, AnnotationInjectedGeneration, AnnotationInjectedConfigHash, AnnotationInjectedServerHash,
 		AnnotationInjectSkipped, AnnotationInjectSkippedBy, AnnotationInjectMessage, AnnotationInjectWarnings,
 	}
 }

@@ -3,10 +3,10 @@
 package inject
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/inferencecache/inference-cache/internal/adapter"
 )
 
 // sidecarResources keeps the quality of service of the pod: a Guaranteed one
@@ -17,7 +17,7 @@ func sidecarResources(spec *corev1.PodSpec, wanted *corev1.ResourceRequirements)
 		return corev1.ResourceRequirements{}
 	}
 	r := corev1.ResourceRequirements{Requests: quantities("10m", "64Mi"), Limits: quantities("500m", "256Mi")}
-	guaranteed := isGuaranteed(spec)
+	guaranteed := adapter.Guaranteed(spec)
 	switch {
 	case wanted != nil:
 		r = *wanted.DeepCopy()
@@ -38,18 +38,4 @@ func sidecarResources(spec *corev1.PodSpec, wanted *corev1.ResourceRequirements)
 
 func quantities(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
-}
-
-// isGuaranteed says whether every container asks for exactly what it may use.
-func isGuaranteed(spec *corev1.PodSpec) bool {
-	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			limit, limited := c.Resources.Limits[name]
-			request, requested := c.Resources.Requests[name]
-			if !limited || limit.IsZero() || requested && request.Cmp(limit) != 0 {
-				return false
-			}
-		}
-	}
-	return true
 }

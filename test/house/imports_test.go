@@ -24,6 +24,7 @@ var layers = [][]string{
 		"internal/ranking", "internal/breaker", "internal/finding", "internal/admission", "internal/configfile", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/testcert", "internal/imagetar", "internal/webhookcert",
 		"internal/trace",
 	},
+	{"internal/nodelocal", "internal/kernelcheck"},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client", "internal/adapter", "internal/kubetest", "internal/testcluster/node", "internal/testcluster/tool"},
 	{"internal/chatform", "internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
 	{"internal/probe", "internal/propagate"},
