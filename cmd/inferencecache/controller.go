@@ -113,9 +113,6 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 		ControllerTokenFile: o.controllerTokenFile, PolicyTokenFile: o.policyTokenFile, HTTP: calls,
 		Unreadable: func(err error) { logger.Warn("a call goes out without a token", "error", err) },
 	}
-	if o.controller.Config, err = o.cluster(); err != nil {
-		return err
-	}
 	adapters, err := adaptersFor(o.adapters)
 	if err != nil {
 		return err
@@ -124,6 +121,9 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 		return err
 	}
 	o.controller.Logger, o.controller.Adapters, o.controller.ConfigHash = logger, adapters, configHash(adapters, logger)
+	if o.controller.Config, err = o.cluster(); err != nil {
+		return err
+	}
 	return controller.Run(ctx, o.controller)
 }
 

@@ -46,6 +46,9 @@ const (
 	sidecarContainer = "container"
 )
 
+// maxShutdownDelay bounds --webhook-shutdown-delay.
+const maxShutdownDelay = time.Minute
+
 // serverService is the servers' Service; that with their addresses is called
 // the same and -headless.
 const serverService = "inference-cache-server"
@@ -84,6 +87,9 @@ func (o *controllerOptions) setWebhooks(adapters *adapter.Registry, logger *slog
 	case sidecarAuto, sidecarNative, sidecarContainer:
 	default:
 		return usagef("--sidecar-mode %q: expected auto, native or container", w.sidecarMode)
+	}
+	if w.drain < 0 || w.drain > maxShutdownDelay {
+		return usagef("--webhook-shutdown-delay %s: expected 0 to 1m", w.drain)
 	}
 	server := w.publisherServer
 	if server == "" {

@@ -90,7 +90,7 @@ type Options struct {
 	HealthAddress string
 	// Metrics are served; default not.
 	Metrics MetricsOptions
-	// ShutdownGrace bounds the end; default 10s.
+	// ShutdownGrace bounds the end, after the webhooks' Drain; default 10s.
 	ShutdownGrace time.Duration
 	// Logger takes the logs; default none.
 	Logger *slog.Logger
@@ -242,6 +242,7 @@ func newManager(o Options) (ctrl.Manager, error) {
 	if name := o.ServerCerts.ConfigMap; name != "" {
 		byObject[&corev1.ConfigMap{}] = cache.ByObject{Field: fields.OneTermEqualSelector(metav1.ObjectNameField, name)}
 	}
+	grace := o.Webhooks.Drain + o.ShutdownGrace
 	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
 		Scheme: scheme,
 		Logger: logr.FromSlogHandler(o.Logger.Handler()),
@@ -254,7 +255,7 @@ func newManager(o Options) (ctrl.Manager, error) {
 		LeaderElectionID:              LeaderLock,
 		LeaderElectionNamespace:       o.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       &o.ShutdownGrace,
+		GracefulShutdownTimeout:       &grace,
 	})
 	if err != nil {
 		return nil, err

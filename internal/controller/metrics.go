@@ -96,6 +96,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 	registerer.MustRegister(m.pushSeconds, m.tainted, version.Collector("controller"))
 	m.panics.WithLabelValues(componentReconcile)
+	m.serverCA(map[string]int{caCurrent: 0, caForeign: 0, caFailed: 0})
 	for _, result := range []string{"ok", "http_error", "timeout", "mismatch"} {
 		m.probeCalls.WithLabelValues(result)
 	}

@@ -210,24 +210,21 @@ func (s *ServerCA) settle(ctx context.Context, copied *corev1.ConfigMap, found, 
 		return nil
 	}
 	copied.Data, copied.BinaryData = data, nil
-	write := s.create
+	var err error
 	if found {
-		write = func(ctx context.Context, c *corev1.ConfigMap) error { return s.options.Client.Update(ctx, c) }
+		err = s.options.Client.Update(ctx, copied)
+	} else {
+		err = s.options.Client.Create(ctx, copied)
 	}
-	if err := write(ctx, copied); err != nil {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		s.say(copied.Namespace, "")
+		return nil
+	case err != nil:
 		return fmt.Errorf("write ConfigMap %s/%s: %w", copied.Namespace, copied.Name, err)
 	}
 	s.say(copied.Namespace, caCurrent)
 	return nil
-}
-
-// create leaves namespaces alone that are going away.
-func (s *ServerCA) create(ctx context.Context, c *corev1.ConfigMap) error {
-	err := s.options.Client.Create(ctx, c)
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return nil
-	}
-	return err
 }
 
 // conflict tells of a ConfigMap of somebody else, once.
