@@ -55,7 +55,7 @@ controller-gen:
 generate: controller-gen ## Regenerate Go code from the proto files, and resources from the Go types
 	$(GO) run -C tools/protogen . -root ../..
 	$(CRDGEN) output:object:dir=api/v1alpha1 output:crd:dir=deploy/crds
-	$(MAKE) chart
+	$(MAKE) manifests
 
 .PHONY: generate-check
 generate-check: controller-gen ## Fail when generated files are not up to date

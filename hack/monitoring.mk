@@ -3,7 +3,7 @@
 .PHONY: monitoring
 monitoring: ## Regenerate the dashboards and the Kubernetes form of the alert rules
 	$(GO) run -C tools/monitoring . -root ../..
-	$(MAKE) chart
+	$(MAKE) manifests
 
 .PHONY: monitoring-check
 monitoring-check:

@@ -55,9 +55,9 @@ func NewScheme(t testing.TB) *runtime.Scheme {
 	return scheme
 }
 
-// Start runs an API server until the test ends, with the resource definitions
-// of a directory. It skips the test without the programs.
-func Start(t testing.TB, definitions string) *Cluster {
+// StartEmpty runs an API server until the test ends, without our resources. It
+// skips the test without the programs.
+func StartEmpty(t testing.TB) *Cluster {
 	t.Helper()
 	running := testcluster.ForTest(t)
 	// Given as files, they would be watched for changes without end.
@@ -72,6 +72,13 @@ func Start(t testing.TB, definitions string) *Cluster {
 		CAData: authority, CertData: certificate, KeyData: key,
 	}}
 	c.connect(t)
+	return c
+}
+
+// Start is StartEmpty with the resource definitions of a directory.
+func Start(t testing.TB, definitions string) *Cluster {
+	t.Helper()
+	c := StartEmpty(t)
 	files, err := filepath.Glob(filepath.Join(definitions, "*.yaml"))
 	must(t, err)
 	if len(files) == 0 {
@@ -84,6 +91,13 @@ func Start(t testing.TB, definitions string) *Cluster {
 		must(t, yaml.Unmarshal(text, &definition.Object))
 		must(t, c.Client.Create(t.Context(), definition))
 	}
+	c.AwaitResources(t)
+	return c
+}
+
+// AwaitResources returns once the API server serves our resources.
+func (c *Cluster) AwaitResources(t testing.TB) {
+	t.Helper()
 	for _, list := range []client.ObjectList{
 		&v1alpha1.CacheBackendList{}, &v1alpha1.CachePolicyList{}, &v1alpha1.CacheTenantList{}, &v1alpha1.CacheIndexList{},
 		&v1alpha1.PromptTemplateList{}, &v1alpha1.PDTopologyList{},
@@ -96,7 +110,6 @@ func Start(t testing.TB, definitions string) *Cluster {
 			return err
 		})
 	}
-	return c
 }
 
 func (c *Cluster) connect(t testing.TB) {

@@ -72,6 +72,23 @@ func granted(t *testing.T, found objects) []string {
 			bind("namespace", b.RoleRef, b.Subjects)
 		}
 	}
+	return joined(lines)
+}
+
+// tableOf lists the permissions that some values ask for, in the form of
+// granted.
+func tableOf(on ...string) []string {
+	lines := make(map[string][]string)
+	for _, g := range permissions {
+		if g.when == "" || slices.Contains(on, g.when) {
+			key := strings.Join([]string{g.who, g.scope, g.group, g.resource}, " | ")
+			lines[key] = append(lines[key], strings.Fields(g.verbs)...)
+		}
+	}
+	return joined(lines)
+}
+
+func joined(lines map[string][]string) []string {
 	var all []string
 	for key, verbs := range lines {
 		slices.Sort(verbs)
@@ -81,27 +98,23 @@ func granted(t *testing.T, found objects) []string {
 	return all
 }
 
-func tableOf(grants []grant) []string {
-	var all []string
-	for _, g := range grants {
-		all = append(all, strings.Join([]string{g.who, g.scope, g.group, g.resource, g.verbs}, " | "))
-	}
-	slices.Sort(all)
-	return all
-}
-
 func TestPermissionsEqualTheTable(t *testing.T) {
-	t.Run("of defaults", func(t *testing.T) {
-		if diff := cmp.Diff(tableOf(permissions), granted(t, render(t, ""))); diff != "" {
-			t.Errorf("table against roles:\n%s", diff)
-		}
-	})
-	t.Run("of everything", func(t *testing.T) {
-		want := tableOf(append(slices.Clone(permissions), accessReviews))
-		if diff := cmp.Diff(want, granted(t, render(t, everything))); diff != "" {
-			t.Errorf("table against roles:\n%s", diff)
-		}
-	})
+	for name, tc := range map[string]struct {
+		values string
+		on     []string
+	}{
+		"defaults":                 {"", []string{tlsSelf, webhookSelf, selfSigned}},
+		"everything":               {everything, []string{tlsSelf, webhookSelf, selfSigned, repair, adapters, secureMetrics, byRoles}},
+		"certificates by others":   {variants["cert-manager"], nil},
+		"webhooks by cert-manager": {variants["webhooks by cert-manager"], []string{tlsSelf, selfSigned}},
+		"without TLS":              {variants["without TLS"], []string{webhookSelf, selfSigned}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tableOf(tc.on...), granted(t, render(t, tc.values))); diff != "" {
+				t.Errorf("table against roles:\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestPermissionsAreDocumented(t *testing.T) {
@@ -116,14 +129,14 @@ func TestPermissionsAreDocumented(t *testing.T) {
 		t.Fatalf("%s has no table between %q and %q", file, begin, end)
 	}
 	var want strings.Builder
-	want.WriteString("| who | where | group | resource, object | verbs |\n|---|---|---|---|---|\n")
-	for _, g := range append(slices.Clone(permissions), accessReviews) {
+	want.WriteString("| who | where | group | resource, object | verbs | with |\n|---|---|---|---|---|---|\n")
+	for _, g := range permissions {
 		resource, name, _ := strings.Cut(g.resource, " ")
 		object := "`" + resource + "`"
 		if name != "" {
 			object += " `" + name + "`"
 		}
-		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s |\n", g.who, g.scope, g.group, object, g.verbs)
+		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s |\n", g.who, g.scope, g.group, object, g.verbs, g.when)
 	}
 	if documented == want.String() {
 		return

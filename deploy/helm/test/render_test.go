@@ -6,11 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v4/pkg/chart/common"
-	chartutil "helm.sh/helm/v4/pkg/chart/common/util"
-	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
-	"helm.sh/helm/v4/pkg/engine"
 	appsv1 "k8s.io/api/apps/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
+
+	"github.com/inferencecache/inference-cache/deploy/helm/test/manifest"
 )
 
 const (
 	chartDir  = "../inference-cache"
-	namespace = "inference-cache-system"
+	namespace = manifest.Namespace
 )
 
 // gatewayOn is the least that switches the gateway on.
@@ -45,26 +42,34 @@ server:
   extraArgs: [--index-ttl=1h]
 monitoring: {rules: true, podMonitors: true, labels: {prometheus: main}}
 networkPolicy: {restrictGRPC: true}
+controller: {metricsSecure: true}
+webhook: {tenantIDScope: namespace}
+injection: {repairSidecarImage: true, sidecarMode: native}
+adapters: {enabled: true}
 `
 
 // variants are the values that checks of every object run with.
 var variants = map[string]string{
-	"defaults":           "",
-	"everything":         everything,
-	"without TLS":        gatewayOn + "tls: {mode: \"off\"}",
-	"own certificate":    "tls: {mode: secret}",
-	"cert-manager":       "tls: {mode: cert-manager}",
-	"one of each":        "server: {replicas: 1}\ncontroller: {replicas: 1}",
-	"bare":               "crds: {install: false}\nnetworkPolicy: {enabled: false}\nroles: {create: false}",
-	"image by digest":    "image: {digest: \"sha256:" + digest + "\"}",
-	"readers of tenants": "server: {tenantReaders: [{caller: \"system:serviceaccount:a:b\", tenants: [a, c]}]}",
+	"defaults":                 "",
+	"everything":               everything,
+	"without TLS":              gatewayOn + "tls: {mode: \"off\"}",
+	"own certificate":          "tls: {mode: secret}",
+	"cert-manager":             "tls: {mode: cert-manager}\nwebhook: {certMode: cert-manager}",
+	"webhooks by cert-manager": "webhook: {certMode: cert-manager}",
+	"no injection":             "injection: {enabled: false}",
+	"adapters":                 "adapters: {enabled: true}",
+	"secure metrics":           "controller: {metricsSecure: true}",
+	"one of each":              "server: {replicas: 1}\ncontroller: {replicas: 1}",
+	"bare":                     "crds: {install: false}\nnetworkPolicy: {enabled: false}\nroles: {create: false}",
+	"image by digest":          "image: {digest: \"sha256:" + digest + "\"}",
+	"readers of tenants":       "server: {tenantReaders: [{caller: \"system:serviceaccount:a:b\", tenants: [a, c]}]}",
 }
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-func loadChart(t *testing.T) *chartv2.Chart {
+func loadChart(t *testing.T) *manifest.Chart {
 	t.Helper()
-	chart, err := loader.Load(chartDir)
+	chart, err := manifest.Load(chartDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,18 +80,7 @@ func loadChart(t *testing.T) *chartv2.Chart {
 // templates'.
 func templates(t *testing.T, values string) (map[string]string, error) {
 	t.Helper()
-	given, err := common.ReadValues([]byte(values))
-	if err != nil {
-		t.Fatal(err)
-	}
-	chart := loadChart(t)
-	all, err := chartutil.ToRenderValues(chart, given, common.ReleaseOptions{
-		Name: "inference-cache", Namespace: namespace, Revision: 1, IsInstall: true,
-	}, nil)
-	if err != nil {
-		return nil, err
-	}
-	return engine.Engine{Strict: false}.Render(chart, all)
+	return loadChart(t).Render(t.Context(), values, "")
 }
 
 // objects are rendered objects by kind and name, such as "Service/x".
@@ -96,7 +90,13 @@ type objects map[string]runtime.Object
 // an object twice, fails the test.
 func render(t *testing.T, values string) objects {
 	t.Helper()
-	files, err := templates(t, values)
+	return renderFor(t, values, "")
+}
+
+// renderFor renders for a version of Kubernetes.
+func renderFor(t *testing.T, values, version string) objects {
+	t.Helper()
+	files, err := loadChart(t).Render(t.Context(), values, version)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,9 +3,6 @@
 package chart
 
 import (
-	"crypto/ecdsa"
-	"crypto/tls"
-	"crypto/x509"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,34 +16,51 @@ import (
 
 func itoa(n int32) string { return strconv.Itoa(int(n)) }
 
-func TestChartMakesAPairThatVerifies(t *testing.T) {
-	secret := get[*corev1.Secret](t, render(t, ""), "Secret/inference-cache-server-tls")
-	pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := pair.PrivateKey.(*ecdsa.PrivateKey); !ok {
-		t.Errorf("key %T", pair.PrivateKey)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(secret.Data["ca.crt"]) {
-		t.Fatal("ca.crt holds no certificate")
-	}
-	for _, service := range []string{"inference-cache-server", "inference-cache-server-headless"} {
-		for _, domain := range []string{".svc", ".svc.cluster.local"} {
-			if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: service + "." + namespace + domain}); err != nil {
-				t.Error(err)
+// TestChartMakesNoSecrets: what is rendered twice is the same, without a cluster
+// too.
+func TestChartMakesNoSecrets(t *testing.T) {
+	for name, values := range variants {
+		first, err := templates(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := templates(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(first, second); diff != "" {
+			t.Errorf("%s: two renderings differ: %s", name, diff)
+		}
+		for key := range render(t, values) {
+			if strings.HasPrefix(key, "Secret/") {
+				t.Errorf("%s: the chart renders %s", name, key)
 			}
 		}
 	}
-	if len(secret.Data) != 3 {
-		t.Errorf("the Secret holds %d files; the key of the authority must not be kept", len(secret.Data))
+}
+
+// TestControllerDoesNotWaitForWhatItIssues: the volume with the servers'
+// authority holds the controller up only where somebody else issues it.
+func TestControllerDoesNotWaitForWhatItIssues(t *testing.T) {
+	for mode, wantOptional := range map[string]bool{"self": true, "secret": false, "cert-manager": false} {
+		found := render(t, gatewayOn+"tls: {mode: "+mode+"}")
+		for _, d := range found.deployments(t) {
+			for _, v := range d.Spec.Template.Spec.Volumes {
+				if v.Secret == nil || v.Secret.SecretName != "inference-cache-server-tls" {
+					continue
+				}
+				optional := v.Secret.Optional != nil && *v.Secret.Optional
+				if optional != (wantOptional && d.Name == controllerName) {
+					t.Errorf("%s: the volume of %s is optional: %t", mode, d.Name, optional)
+				}
+			}
+		}
 	}
 }
 
 func TestTLSModes(t *testing.T) {
 	for mode, want := range map[string][]string{
-		"chart":        {"Secret/inference-cache-server-tls"},
+		"self":         nil,
 		"secret":       nil,
 		"cert-manager": {"Certificate/inference-cache-server", "Certificate/inference-cache-server-ca", "Issuer/inference-cache-server-ca", "Issuer/selfsigned-issuer"},
 		"off":          nil,
@@ -66,12 +80,15 @@ func TestTLSModes(t *testing.T) {
 			}
 			for _, d := range found.deployments(t) {
 				args := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
-				secure := strings.Contains(args, "--tls-cert-file=") || strings.Contains(args, "--server-ca-file=")
+				secure := strings.Contains(args, "--tls-cert-file=/") || strings.Contains(args, "--server-ca-file=/")
 				if secure != (mode != "off") {
 					t.Errorf("%s with %s", d.Name, args)
 				}
-				if strings.Contains(args, "--insecure") && mode != "off" {
+				if strings.Contains(strings.ReplaceAll(args, "--insecure-token-transport=false", ""), "--insecure") && mode != "off" {
 					t.Errorf("%s gives up safety: %s", d.Name, args)
+				}
+				if issues := strings.Contains(args, "--server-cert-mode=self"); d.Name == controllerName && issues != (mode == "self") {
+					t.Errorf("the controller with %s", args)
 				}
 			}
 		})
@@ -153,7 +170,7 @@ func TestNetworkPolicies(t *testing.T) {
 					t.Errorf("server, port %d: %s", port, diff)
 				}
 			}
-			for _, port := range []int{8080, 8081} {
+			for _, port := range []int{8080, 8081, 9443} {
 				if diff := cmp.Diff(everyone, admits(get[*networkingv1.NetworkPolicy](t, found, controller), port)); diff != "" {
 					t.Errorf("controller, port %d: %s", port, diff)
 				}

@@ -3,11 +3,13 @@
 package chart
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
 )
 
 func TestChartLints(t *testing.T) {
@@ -25,7 +27,13 @@ func TestSchema(t *testing.T) {
 		"a field that is misspelt":              {"server: {replica: 3}", "replica"},
 		"no replicas":                           {"server: {replicas: 0}", "replicas"},
 		"replicas in quotes":                    {`controller: {replicas: "2"}`, "replicas"},
-		"a mode of TLS nobody knows":            {"tls: {mode: self}", "mode"},
+		"a mode of TLS nobody knows":            {"tls: {mode: chart}", "mode"},
+		"an issuer of webhooks nobody knows":    {"webhook: {certMode: files}", "certMode"},
+		"a scope of tenants nobody knows":       {"webhook: {tenantIDScope: pod}", "tenantIDScope"},
+		"a form of sidecars nobody knows":       {"injection: {sidecarMode: init}", "sidecarMode"},
+		"a short repository of the publisher":   {"injection: {image: {repository: x}}", "repository"},
+		"the publisher's tag latest":            {"injection: {image: {tag: latest}}", "tag"},
+		"adapters in quotes":                    {`adapters: {enabled: "true"}`, "enabled"},
 		"a mode of authentication nobody knows": {"server: {grpcAuth: on}", "grpcAuth"},
 		"an argument that is no flag":           {"server: {extraArgs: [index-ttl=1h]}", "extraArgs"},
 		"the tag latest":                        {"image: {tag: latest}", "tag"},
@@ -63,6 +71,8 @@ func TestNotes(t *testing.T) {
 		"":                            "inference-cache-server-headless." + namespace,
 		"tls: {mode: \"off\"}":        "TLS is off",
 		"server: {grpcAuth: \"off\"}": "gRPC takes callers without credentials",
+		"injection: {enabled: false}": "Pods are not injected",
+		"tls: {mode: self}":           "ca\\.crt",
 	} {
 		files, err := templates(t, values)
 		if err != nil {
@@ -76,7 +86,7 @@ func TestNotes(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	for values, want := range map[string]string{
-		"": "ic.test/inferencecache:" + loadChart(t).Metadata.AppVersion,
+		"": "ic.test/inferencecache:" + loadChart(t).AppVersion(),
 		"image: {tag: v1.2.3, repository: \"mirror.example:5000/a/b\"}": "mirror.example:5000/a/b:v1.2.3",
 		"image: {tag: v1.2.3, digest: \"sha256:" + digest + "\"}":       "ic.test/inferencecache@sha256:" + digest,
 	} {
@@ -86,6 +96,23 @@ func TestImages(t *testing.T) {
 					t.Errorf("values %q: %s runs %s, want %s", values, d.Name, c.Image, want)
 				}
 			}
+		}
+	}
+}
+
+func TestSubscriberImages(t *testing.T) {
+	tag := loadChart(t).AppVersion()
+	for values, want := range map[string]string{
+		"": "ic.test/kvevent-subscriber:" + tag,
+		"image: {tag: v1.2.3, repository: \"mirror.example:5000/a/b\"}": "mirror.example:5000/a/kvevent-subscriber:v1.2.3",
+		"image: {digest: \"sha256:" + digest + "\"}":                    "ic.test/kvevent-subscriber:" + tag,
+		"injection: {image: {digest: \"sha256:" + digest + "\"}}":       "ic.test/kvevent-subscriber@sha256:" + digest,
+		"injection: {image: {repository: r.example/p, tag: v2}}":        "r.example/p:v2",
+		"injection: {enabled: false, image: {tag: v2}}":                 "",
+	} {
+		args := get[*appsv1.Deployment](t, render(t, values), "Deployment/inference-cache-controller-manager").Spec.Template.Spec.Containers[0].Args
+		if !slices.Contains(args, "--kvevent-subscriber-image="+want) {
+			t.Errorf("values %q: pods do not get %q: %v", values, want, args)
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
+const controllerName = "inference-cache-controller-manager"
+
 // portsOf lists "name port" of a container.
 func portsOf(c corev1.Container) []string {
 	var ports []string
@@ -80,7 +82,7 @@ func TestServerFacts(t *testing.T) {
 func TestControllerFacts(t *testing.T) {
 	controller := get[*appsv1.Deployment](t, render(t, ""), "Deployment/inference-cache-controller-manager")
 	spec := controller.Spec.Template.Spec
-	if diff := cmp.Diff([]string{"metrics 8080", "probes 8081"}, portsOf(spec.Containers[0])); diff != "" {
+	if diff := cmp.Diff([]string{"metrics 8080", "probes 8081", "webhooks 9443"}, portsOf(spec.Containers[0])); diff != "" {
 		t.Errorf("ports: %s", diff)
 	}
 	if limit := spec.Containers[0].Resources.Limits.Memory().String(); limit != "256Mi" {
@@ -113,6 +115,9 @@ func TestControllerFacts(t *testing.T) {
 		"--leader-elect", "--server-discovery=endpoints",
 		"--server-policy-url=https://inference-cache-server." + namespace + ".svc:8081/policy",
 		"--server-probe-url=https://inference-cache-server." + namespace + ".svc:8081/probe",
+		"--publisher-server-address=dns:///inference-cache-server-headless." + namespace + ".svc.cluster.local:9090",
+		"--webhook-bind-address=:9443", "--webhook-cert-mode=self", "--server-cert-mode=self", "--tenant-id-scope=cluster",
+		"--sidecar-mode=auto", "--repair-sidecar-image=false", "--adapters=core", "--metrics-secure=false",
 		"--policy-server-grpc-address=inference-cache-server." + namespace + ".svc:9090",
 	} {
 		if !slices.Contains(spec.Containers[0].Args, argument) {
@@ -227,6 +232,9 @@ func hasPort(pod corev1.PodSpec, name string) bool {
 	return slices.ContainsFunc(pod.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
+// issued are the Secrets that the controller, cert-manager or the user makes.
+var issued = map[string]bool{"inference-cache-server-tls": true, "webhook-server-cert": true}
+
 // givenObjects are referred to but not rendered, by the variant's own choice.
 var givenObjects = map[string]bool{"Secret/gateway-admin": true}
 
@@ -242,14 +250,14 @@ func checkVolumes(t *testing.T, found objects, d *appsv1.Deployment) {
 		switch {
 		case v.ConfigMap != nil && found["ConfigMap/"+v.ConfigMap.Name] == nil:
 			t.Errorf("%s: no ConfigMap %s", d.Name, v.ConfigMap.Name)
-		case v.Secret != nil && v.Secret.SecretName != "inference-cache-server-tls" && !givenObjects["Secret/"+v.Secret.SecretName]:
+		case v.Secret != nil && !issued[v.Secret.SecretName] && !givenObjects["Secret/"+v.Secret.SecretName]:
 			t.Errorf("%s: no Secret %s", d.Name, v.Secret.SecretName)
 		}
 	}
 	mounts := make(map[string]bool)
 	for _, m := range spec.Containers[0].VolumeMounts {
 		mounts[m.Name] = true
-		used := slices.ContainsFunc(spec.Containers[0].Args, func(a string) bool { return strings.Contains(a, "="+m.MountPath+"/") })
+		used := slices.ContainsFunc(spec.Containers[0].Args, func(a string) bool { return strings.Contains(a+"/", "="+m.MountPath+"/") })
 		if !used || !m.ReadOnly {
 			t.Errorf("%s: mount %s is not read by any flag, or may be written", d.Name, m.MountPath)
 		}

@@ -10,6 +10,17 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The image of the publisher, by default beside that of the release. */}}
+{{- define "ic.subscriberImage" -}}
+{{- $image := .Values.injection.image -}}
+{{- $repository := $image.repository | default (printf "%s/kvevent-subscriber" (dir .Values.image.repository)) -}}
+{{- if $image.digest -}}
+{{ $repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $repository }}:{{ $image.tag | default .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels of an object. Call with (list $ component). */}}
 {{- define "ic.labels" -}}
 {{ include "ic.selector" (index . 1) }}
@@ -88,11 +99,14 @@ securityContext:
           expirationSeconds: 3600
 {{- end -}}
 
-{{/* The authority of the servers' pair, without its key. */}}
+{{/* The authority of the servers' pair, without its key. Call with (list optional). */}}
 {{- define "ic.serverCA" -}}
 - name: server-ca
   secret:
     secretName: inference-cache-server-tls
+    {{- if first . }}
+    optional: true
+    {{- end }}
     defaultMode: 288
     items: [{key: ca.crt, path: ca.crt}]
 {{- end -}}
