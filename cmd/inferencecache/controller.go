@@ -144,10 +144,13 @@ func adaptersFor(name string) (*adapter.Registry, error) {
 }
 
 // configHash is what the pod webhook stamps engines of a backend with.
-func configHash(adapters *adapter.Registry, logger *slog.Logger) func(*v1alpha1.CacheBackend) string {
-	options := inject.Options{Registry: adapters}
-	return func(backend *v1alpha1.CacheBackend) string {
-		hash, err := options.Hash(backend)
+func configHash(adapters *adapter.Registry, logger *slog.Logger) func(*v1alpha1.CacheBackend, *adapter.Binding) string {
+	return func(backend *v1alpha1.CacheBackend, binding *adapter.Binding) string {
+		a, served := adapters.For(backend)
+		if !served {
+			return ""
+		}
+		hash, err := inject.ConfigHash(backend, a, binding)
 		if err != nil {
 			logger.Error("cannot say which pods are stale", "backend", backend.Namespace+"/"+backend.Name, "error", err)
 		}

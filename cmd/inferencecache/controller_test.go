@@ -15,13 +15,13 @@ import (
 func TestControllerConfigHash(t *testing.T) {
 	hash := configHash(adapter.Core(), slog.New(slog.DiscardHandler))
 	backend := &v1alpha1.CacheBackend{}
-	if got := hash(backend); got != "" {
+	if got := hash(backend, nil); got != "" {
 		t.Errorf("a backend that nobody serves has hash %q", got)
 	}
 	backend.Spec.Runtime, backend.Spec.Type = v1alpha1.RuntimeVLLM, v1alpha1.BackendMemory
-	first := hash(backend)
+	first := hash(backend, nil)
 	backend.Spec.Observation = &v1alpha1.BackendObservation{ModelID: "m"}
-	if second := hash(backend); len(first) != 16 || first == second {
+	if second := hash(backend, nil); len(first) != 16 || first == second {
 		t.Errorf("hashes %q and %q, want two of 16 digits", first, second)
 	}
 }

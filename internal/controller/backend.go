@@ -38,9 +38,14 @@ type BackendOptions struct {
 	Workloads client.Reader
 	// Adapters say which backends are served; default adapter.Core.
 	Adapters *adapter.Registry
-	// ConfigHash is what pods injected now are stamped with; default "", and
-	// no pod is stale.
-	ConfigHash func(*v1alpha1.CacheBackend) string
+	// ConfigHash is what pods injected now are stamped with, by the storage
+	// that they are bound to; default "", and no pod is stale.
+	ConfigHash func(*v1alpha1.CacheBackend, *adapter.Binding) string
+	// Storages runs managed storages; default none, and nothing is known of
+	// storages.
+	Storages *Storages
+	// NodeServers keeps servers on nodes; default none, and engines wait.
+	NodeServers NodeServers
 	// SidecarImage is that of the injected publisher; default none.
 	SidecarImage string
 	// RepairSidecarImage gives publishers whose other image keeps their pods
@@ -84,7 +89,7 @@ func NewBackendReconciler(o BackendOptions) *BackendReconciler {
 		o.Adapters = adapter.Core()
 	}
 	if o.ConfigHash == nil {
-		o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "" }
+		o.ConfigHash = func(*v1alpha1.CacheBackend, *adapter.Binding) string { return "" }
 	}
 	if o.Unseen == nil {
 		o.Unseen = func(string) {}
@@ -119,7 +124,7 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	if b.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	pods, err := r.gather(ctx, &b)
+	found, err := r.find(ctx, &b)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -131,7 +136,7 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		changed bool
 	)
 	err = updateStatus(ctx, r.options.Client, request.NamespacedName, &object, func() bool {
-		s = r.look(&object, pods)
+		s = r.look(&object, found)
 		before = *object.Status.DeepCopy()
 		wait = judgeBackend(&object, s)
 		changed = !equality.Semantic.DeepEqual(before, object.Status)
@@ -147,19 +152,60 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		r.announce(&object, &before)
 	}
 	r.afterTest(&object, s)
+	err = found.retry
 	if s.supported {
-		if err := errors.Join(r.explain(ctx, &object, before.Injection, pods), r.repair(ctx, &object, pods)); err != nil {
-			return reconcile.Result{}, err
-		}
+		err = errors.Join(err, r.explain(ctx, &object, before.Injection, found.pods), r.repair(ctx, &object, found.pods))
+	}
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: r.next(request.NamespacedName, s, wait)}, nil
 }
 
+// findings are what one pass has found in the cluster.
+type findings struct {
+	pods   *podFacts
+	remote *remote
+	nodes  *NodeReport
+	// retry is an error that the status does not wait for.
+	retry error
+}
+
+// find brings about what the backend has the controller run, and reads the
+// engine pods.
+func (r *BackendReconciler) find(ctx context.Context, b *v1alpha1.CacheBackend) (*findings, error) {
+	f := &findings{}
+	if r.options.Storages != nil {
+		if _, supported := r.options.Adapters.For(b); supported {
+			f.remote, f.retry = r.options.Storages.keep(ctx, b)
+		} else {
+			f.retry = r.options.Storages.remove(ctx, b, storageKinds()...)
+		}
+	}
+	var binding *adapter.Binding
+	if f.remote != nil {
+		binding = f.remote.binding
+	}
+	var err error
+	if f.pods, err = r.gather(ctx, b, binding); err != nil {
+		return nil, errors.Join(err, f.retry)
+	}
+	if r.options.NodeServers != nil {
+		if f.nodes, err = r.options.NodeServers.Keep(ctx, b, binding, f.pods.live); err != nil {
+			f.retry = errors.Join(f.retry, err)
+		}
+	}
+	return f, nil
+}
+
 // look takes in what lies outside the status. A self-test begins if one is due.
-func (r *BackendReconciler) look(b *v1alpha1.CacheBackend, pods *podFacts) *sighting {
-	s := &sighting{now: metav1.NewTime(r.options.Now().Truncate(time.Second)), pods: pods, probing: r.options.Prober != nil}
+func (r *BackendReconciler) look(b *v1alpha1.CacheBackend, found *findings) *sighting {
+	s := &sighting{now: metav1.NewTime(r.options.Now().Truncate(time.Second)), pods: found.pods, probing: r.options.Prober != nil}
 	if _, s.supported = r.options.Adapters.For(b); !s.supported {
 		s.unsupported = r.options.Adapters.Unsupported(b)
+	} else {
+		s.remote, s.connector = found.remote, connect(b, found.pods, found.nodes)
+		s.base = s.baseOf(b)
 	}
 	if r.tests(b, s) {
 		s.tested = r.options.Prober.take(client.ObjectKeyFromObject(b), probeOf(b, r.options.Adapters))
@@ -169,7 +215,7 @@ func (r *BackendReconciler) look(b *v1alpha1.CacheBackend, pods *podFacts) *sigh
 
 // tests says whether the backend is to be tested now.
 func (r *BackendReconciler) tests(b *v1alpha1.CacheBackend, s *sighting) bool {
-	if !s.supported || !s.probing || probeBypassed(b) {
+	if !s.supported || !s.probing || s.base.status != metav1.ConditionTrue || probeBypassed(b) {
 		return false
 	}
 	heard := b.Status.FirstKVEventObservedAt != nil || b.Status.IndexParticipation != nil && b.Status.IndexParticipation.LastEventAt != nil
@@ -210,6 +256,7 @@ func (r *BackendReconciler) gone(name types.NamespacedName) {
 		r.options.Prober.forget(name)
 	}
 	r.explained.forget(name)
+	r.options.Storages.forget(name)
 	r.troubles.forget(name)
 	r.options.Metrics.backendGone(name)
 }

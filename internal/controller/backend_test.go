@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 	"github.com/inferencecache/inference-cache/internal/controller"
 )
@@ -225,7 +226,7 @@ func TestBackendInjectionHealthy(t *testing.T) {
 				tc.backend = someBackend()
 			}
 			b := newBench(t, append(tc.objects, tc.backend)...).with(func(o *controller.BackendOptions) {
-				o.ConfigHash, o.SidecarImage = func(*v1alpha1.CacheBackend) string { return "new" }, "pub:1"
+				o.ConfigHash, o.SidecarImage = func(*v1alpha1.CacheBackend, *adapter.Binding) string { return "new" }, "pub:1"
 			})
 			b.pass()
 			b.want("InjectionHealthy=" + tc.want)

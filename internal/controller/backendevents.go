@@ -77,6 +77,18 @@ func transitions(before, after *v1alpha1.CacheBackendStatus) (all []announcement
 	if now := is(v1alpha1.ConditionInjectionHealthy); now.Reason == reasonSidecarUnavailable && was(now.Type).Reason != now.Reason {
 		add(warning, reasonSidecarUnavailable, now.Message)
 	}
+	for _, kind := range []string{v1alpha1.ConditionConnectorReady, v1alpha1.ConditionRemoteStorageReady} {
+		switch old, now := was(kind), is(kind); {
+		case now.Reason == "" || now.Reason == old.Reason && now.Status == old.Status:
+		case now.Status == metav1.ConditionTrue:
+			add(normal, now.Reason, now.Message)
+		default:
+			add(warning, now.Reason, now.Message)
+		}
+	}
+	if now := is(v1alpha1.ConditionEngineCompatibility); now.Reason != "" && was(now.Type).Reason != now.Reason {
+		add(warning, now.Reason, now.Message)
+	}
 	if before.EngineSelectorMessage == "" && after.EngineSelectorMessage != "" {
 		add(normal, "EngineSelectorUnmatched", after.EngineSelectorMessage)
 	}

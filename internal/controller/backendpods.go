@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 )
 
 // Reasons of the advisory conditions of a CacheBackend.
@@ -69,8 +70,8 @@ type podFacts struct {
 }
 
 // gather reads the pods of a backend and sorts them by their stamps.
-func (r *BackendReconciler) gather(ctx context.Context, b *v1alpha1.CacheBackend) (*podFacts, error) {
-	f := &podFacts{desired: -1, skipped: map[string][]string{}, unseen: map[string]string{}, configHash: r.options.ConfigHash(b), image: r.options.SidecarImage, repairs: r.options.RepairSidecarImage}
+func (r *BackendReconciler) gather(ctx context.Context, b *v1alpha1.CacheBackend, binding *adapter.Binding) (*podFacts, error) {
+	f := &podFacts{desired: -1, skipped: map[string][]string{}, unseen: map[string]string{}, configHash: r.options.ConfigHash(b, binding), image: r.options.SidecarImage, repairs: r.options.RepairSidecarImage}
 	f.rows = r.options.Rows.of(b.Namespace)
 	if b.Spec.Observation != nil {
 		for _, replica := range b.Spec.Observation.ExternalReplicas {
@@ -300,7 +301,7 @@ func (f *podFacts) reporting(b *v1alpha1.CacheBackend, now time.Time) *condition
 		}
 	}
 	for _, id := range f.external {
-		if now.Sub(b.Status.FirstAvailableAt.Time) > patience && !f.rows[id] {
+		if since := b.Status.FirstAvailableAt; since != nil && now.Sub(since.Time) > patience && !f.rows[id] {
 			silent = append(silent, id)
 		}
 	}

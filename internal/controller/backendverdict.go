@@ -49,6 +49,10 @@ type sighting struct {
 	supported   bool
 	unsupported string
 	pods        *podFacts
+	remote      *remote    // nil without a storage
+	connector   *connector // nil for a backend that only watches
+	// base is Ready before all gates.
+	base condition
 	// probing is set when self-tests run at all; tested is a result that has
 	// not been written yet.
 	probing bool
@@ -64,15 +68,23 @@ func judgeBackend(b *v1alpha1.CacheBackend, s *sighting) time.Duration {
 	if !s.supported {
 		status.Conditions = keepOnly(status.Conditions, v1alpha1.ConditionReady)
 		status.FirstAvailableAt, status.Injection, status.FailOpen = nil, nil, nil
+		status.Connector, status.RemoteStorage = nil, nil
 		put(b, s.now, condition{v1alpha1.ConditionReady, reasonUnsupported, s.unsupported, metav1.ConditionFalse})
 		return 0
 	}
-	failOpen := b.Spec.Integration == nil || b.Spec.Integration.FailOpen == nil || *b.Spec.Integration.FailOpen
-	status.FailOpen = &failOpen
-	if status.FirstAvailableAt == nil {
+	open := failOpen(b)
+	status.FailOpen = &open
+	anew := status.Connector != nil && (s.connector == nil || s.connector.status == nil)
+	if anew {
+		status.FirstAvailableAt = nil
+	}
+	if status.FirstAvailableAt == nil && s.base.status == metav1.ConditionTrue {
 		status.FirstAvailableAt = &s.now
 	}
-	ready, wait := gateOnEvents(b, s.now)
+	judgeRemote(b, s)
+	judgeConnector(b, s)
+	judgeEngines(b, s)
+	ready, wait := gateOnEvents(b, s, anew)
 	if test := judgeTest(b, ready.status == metav1.ConditionTrue, s); test != nil {
 		put(b, s.now, *test)
 		if ready.status == metav1.ConditionTrue && test.status == metav1.ConditionFalse {
@@ -90,18 +102,22 @@ func judgeBackend(b *v1alpha1.CacheBackend, s *sighting) time.Duration {
 	return wait
 }
 
-// gateOnEvents says whether the engines are heard of. Once an event was seen
-// the answer stays yes; after too long without one it stays no until then.
-func gateOnEvents(b *v1alpha1.CacheBackend, now metav1.Time) (ready condition, wait time.Duration) {
+// gateOnEvents says whether the engines of a backend whose base is sound are
+// heard of. Once an event was seen the answer stays yes; after too long without
+// one it stays no until then, unless the backend is watched anew.
+func gateOnEvents(b *v1alpha1.CacheBackend, s *sighting, anew bool) (ready condition, wait time.Duration) {
 	status := &b.Status
 	seen := status.IndexParticipation != nil && status.IndexParticipation.LastEventAt != nil
 	if seen && status.FirstKVEventObservedAt == nil {
-		status.FirstKVEventObservedAt = &now
+		status.FirstKVEventObservedAt = &s.now
+	}
+	if s.base.status != metav1.ConditionTrue {
+		return s.base, 0
 	}
 	ready.kind = v1alpha1.ConditionReady
 	if b.Annotations[v1alpha1.AnnotationRequireKVEvents] == "false" {
-		ready.status, ready.reason = metav1.ConditionTrue, reasonEventsOnlyActive
-		ready.message = "the engines are watched; KV events are not required"
+		ready = s.base
+		ready.message += "; KV events are not required"
 		return ready, 0
 	}
 	if status.FirstKVEventObservedAt != nil {
@@ -109,10 +125,10 @@ func gateOnEvents(b *v1alpha1.CacheBackend, now metav1.Time) (ready condition, w
 		return ready, 0
 	}
 	timeout := firstEventTimeout(b)
-	left := status.FirstAvailableAt.Add(timeout).Sub(now.Time)
+	left := status.FirstAvailableAt.Add(timeout).Sub(s.now.Time)
 	old := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
 	ready.status = metav1.ConditionFalse
-	if left <= 0 || old != nil && old.Reason == reasonNoKVEventsObserved {
+	if left <= 0 || !anew && old != nil && old.Reason == reasonNoKVEventsObserved {
 		ready.reason = reasonNoKVEventsObserved
 		ready.message = "no KV event within " + timeout.String() + ": engines send none, or publishers do not reach the server"
 		return ready, 0
@@ -127,14 +143,16 @@ func progressing(ready condition) condition {
 	switch {
 	case ready.status == metav1.ConditionTrue:
 		c.reason, c.message = reasonSynced, ""
-	case ready.reason == reasonAwaitingFirstKVEvent:
+	case ready.reason == reasonAwaitingFirstKVEvent, ready.reason == reasonRolloutInProgress:
 		c.status = metav1.ConditionTrue
+	case ready.reason == reasonReplicasUnavailable:
+		c.reason = v1alpha1.ConditionDegraded
 	}
 	return c
 }
 
 func degraded(ready condition) condition {
-	if ready.reason == reasonNoKVEventsObserved {
+	if ready.reason == reasonNoKVEventsObserved || ready.reason == reasonReplicasUnavailable {
 		return condition{v1alpha1.ConditionDegraded, ready.reason, ready.message, metav1.ConditionTrue}
 	}
 	return condition{v1alpha1.ConditionDegraded, reasonNotDegraded, "", metav1.ConditionFalse}

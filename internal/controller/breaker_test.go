@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controller"
 )
 
@@ -64,7 +65,7 @@ func breakerBench(t *testing.T, pods ...*corev1.Pod) *bench {
 	}
 	return newBench(t, objects...).with(func(o *controller.BackendOptions) {
 		o.SidecarImage = "pub:1"
-		o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "hash" }
+		o.ConfigHash = func(*v1alpha1.CacheBackend, *adapter.Binding) string { return "hash" }
 	})
 }
 
@@ -212,7 +213,9 @@ func TestBreakerCloses(t *testing.T) {
 		"with another image":   {func(b *bench) { b.with(func(o *controller.BackendOptions) { o.SidecarImage = "pub:2" }) }, true},
 		"without any image":    {func(b *bench) { b.with(func(o *controller.BackendOptions) { o.SidecarImage = "" }) }, true},
 		"with another configuration": {func(b *bench) {
-			b.with(func(o *controller.BackendOptions) { o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "2" } })
+			b.with(func(o *controller.BackendOptions) {
+				o.ConfigHash = func(*v1alpha1.CacheBackend, *adapter.Binding) string { return "2" }
+			})
 		}, true},
 		"with a trial pod's engine": {func(b *bench) {
 			b.advance(time.Hour)

@@ -31,6 +31,7 @@ import (
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
+	"github.com/inferencecache/inference-cache/internal/storage"
 	"github.com/inferencecache/inference-cache/internal/webhookcert"
 )
 
@@ -72,7 +73,7 @@ type Options struct {
 	Face Face
 	// ConfigHash, SidecarImage, RepairSidecarImage and Unseen are those of
 	// BackendOptions.
-	ConfigHash         func(*v1alpha1.CacheBackend) string
+	ConfigHash         func(*v1alpha1.CacheBackend, *adapter.Binding) string
 	SidecarImage       string
 	RepairSidecarImage bool
 	Unseen             func(code string)
@@ -84,6 +85,9 @@ type Options struct {
 	Webhooks Webhooks
 	// ServerCerts are the servers' certificates; default nobody's business.
 	ServerCerts ServerCerts
+	// Storage knows the storages that are run for backends; default none, and
+	// what they consist of is not watched.
+	Storage *storage.Registry
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
 	// HealthAddress is listened on; "0" turns it off.
@@ -193,8 +197,12 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 		prober = NewProber(ProberOptions{Discovery: discovery, Face: o.Face, Metrics: metrics, Logger: o.Logger})
 		runnables = append(runnables, prober)
 	}
+	var storages *Storages
+	if o.Storage != nil {
+		storages = NewStorages(StorageOptions{Client: counted, Live: mgr.GetAPIReader(), Providers: o.Storage, Metrics: metrics})
+	}
 	backends := NewBackendReconciler(BackendOptions{
-		Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
+		Storages: storages, Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
 		RepairSidecarImage: o.RepairSidecarImage, Unseen: o.Unseen, Prober: prober, Rows: rows,
 		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics,
 		Logger: o.Logger, Now: o.Now,
@@ -231,6 +239,9 @@ func newManager(o Options) (ctrl.Manager, error) {
 	}
 	byObject := map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Label: labels.NewSelector().Add(*engines), Transform: stripPod},
+	}
+	if o.Storage != nil {
+		cacheStorages(byObject)
 	}
 	if o.Discovery == DiscoverEndpoints {
 		_, namespace, err := (&EndpointServers{Options: o.Servers, Namespace: o.Namespace}).service()

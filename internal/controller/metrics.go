@@ -46,11 +46,11 @@ const componentReconcile = "reconcile"
 // Metrics of a controller. A nil Metrics counts nothing. It is safe for
 // concurrent use.
 type Metrics struct {
-	pushes, polls, probeResults, probeCalls, writes, t2Tokens, panics *prometheus.CounterVec
-	pushSeconds                                                       *prometheus.HistogramVec
-	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate, caCopies     *prometheus.GaugeVec
-	objects                                                           *prometheus.GaugeVec
-	tainted                                                           prometheus.Gauge
+	pushes, polls, probeResults, probeCalls, writes, t2Tokens, panics, storage *prometheus.CounterVec
+	pushSeconds                                                                *prometheus.HistogramVec
+	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate, caCopies              *prometheus.GaugeVec
+	objects                                                                    *prometheus.GaugeVec
+	tainted                                                                    prometheus.Gauge
 
 	mu      sync.Mutex
 	servers map[string]bool
@@ -79,6 +79,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		probeCalls:   counter("controller_probe_requests_total", "Calls for a self-test, whatever it found.", "result"),
 		lastProbe:    gauge("controller_probe_last_timestamp_seconds", "Time of the last answered self-test of a backend.", "backend"),
 		writes:       counter("controller_status_writes_total", "Writes of a resource's status.", "kind", "result"),
+		storage:      counter("controller_storage_writes_total", "Writes of the objects of managed storages.", "kind", "operation", "result"),
 		t2Rate:       gauge("backend_t2_hit_rate", "Share of queried tokens found in a backend's storage tier, from 0 to 1.", "backend"),
 		t2Tokens:     counter("backend_t2_query_tokens_total", "Tokens for which a backend's storage tier was asked.", "backend"),
 		caCopies:     gauge("controller_server_ca_namespaces", "Namespaces with a CacheBackend, by the state of their copy of the servers' authority.", "state"),
@@ -305,6 +306,18 @@ func (m *Metrics) tier2(backend string, hits, asked int64) {
 	if known && asked > before {
 		counter.Add(float64(asked - before))
 	}
+}
+
+// storageWritten counts an attempt to write an object of a managed storage.
+func (m *Metrics) storageWritten(kind, operation string, err error) {
+	if m == nil {
+		return
+	}
+	result := callOK
+	if err != nil {
+		result = callError
+	}
+	m.storage.WithLabelValues(kind, operation, result).Inc()
 }
 
 // counted is a client whose writes of status are counted.

@@ -12,10 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -25,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/storage"
 )
 
 // DefaultReconciles is how many objects of a kind are looked at at once.
@@ -47,6 +51,9 @@ func (r *BackendReconciler) register(mgr ctrl.Manager, concurrent int) error {
 		For(&v1alpha1.CacheBackend{}, builder.WithPredicates(backendChanged())).
 		Watches(&corev1.Pod{}, podHandler(r.ofPod), builder.WithPredicates(podChanged())).
 		WithOptions(reconcilerOptions(concurrent))
+	if r.options.Storages != nil {
+		watchStorages(build)
+	}
 	if prober := r.options.Prober; prober != nil {
 		build = build.WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			prober.notify(func(name types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: name}) })
@@ -57,6 +64,26 @@ func (r *BackendReconciler) register(mgr ctrl.Manager, concurrent int) error {
 		return fmt.Errorf("set up the reconciler of CacheBackends: %w", err)
 	}
 	return nil
+}
+
+// cacheStorages keeps only those objects of the kinds of managed storages that
+// belong to one.
+func cacheStorages(byObject map[client.Object]cache.ByObject) {
+	for _, kind := range storageKinds() {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(kind)
+		byObject[object] = cache.ByObject{Label: labels.SelectorFromSet(storage.SelectorLabels())}
+	}
+}
+
+// watchStorages has changes of the objects of managed storages looked at. Only
+// their metadata is kept, which changes with all else.
+func watchStorages(build *builder.Builder) {
+	for _, kind := range storageKinds() {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(kind)
+		build.Owns(object, builder.OnlyMetadata)
+	}
 }
 
 // register has a manager run the reconciler after changes.
@@ -112,7 +139,8 @@ func backendChanged() predicate.Predicate {
 			return true
 		}
 		return before.Generation != after.Generation || before.UID != after.UID ||
-			!maps.Equal(before.Annotations, after.Annotations) || !heard(before) && heard(after)
+			!maps.Equal(before.Annotations, after.Annotations) || !heard(before) && heard(after) ||
+			(tier2Rate(before) == "0") != (tier2Rate(after) == "0")
 	}}
 }
 
@@ -132,6 +160,7 @@ func podChanged() predicate.Predicate {
 		_, isReady := readySince(after)
 		return wasReady != isReady || before.UID != after.UID || live(before) != live(after) ||
 			before.Spec.NodeName != after.Spec.NodeName || sidecarOf(before) != sidecarOf(after) ||
+			serverReady(before) != serverReady(after) || engineLoops(before) != engineLoops(after) ||
 			!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
 	}}
 }

@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"internal/nodelocal", "internal/kernelcheck"},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client", "internal/adapter", "internal/kubetest", "internal/testcluster/node", "internal/testcluster/tool"},
 	{"internal/chatform", "internal/lookup", "internal/template", "internal/ingest", "internal/credential", "internal/caller", "internal/publisher", "internal/tokenize", "internal/routing", "internal/sim"},
-	{"internal/probe", "internal/propagate"},
+	{"internal/probe", "internal/propagate", "internal/storage"},
 	{"internal/control", "internal/controlclient"},
 	{"internal/server", "internal/gateway", "internal/sidecar", "internal/bench", "internal/sim/quality", "internal/controller", "internal/webhook", "internal/inject"},
 	{"internal/standalone", "internal/bench/serve"},

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
+)
+
+// ErrEndpointMissing is returned for an external storage without an endpoint.
+var ErrEndpointMissing = errors.New("spec.remoteStorage.endpoint: expected host:port of the storage")
+
+// ValidateEndpoint says what is wrong with the endpoint of an external
+// storage, which is a bare host:port. IPv6 addresses stand in brackets.
+func ValidateEndpoint(endpoint string) error {
+	const field = "spec.remoteStorage.endpoint"
+	if endpoint == "" {
+		return ErrEndpointMissing
+	}
+	if strings.Contains(endpoint, "://") {
+		return fmt.Errorf("%s %q: expected host:port without a scheme", field, endpoint)
+	}
+	if strings.ContainsFunc(endpoint, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return fmt.Errorf("%s %q: expected no white space and no control characters", field, endpoint)
+	}
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return fmt.Errorf("%s %q: expected host:port, IPv6 addresses in brackets", field, endpoint)
+	}
+	if host == "" || strings.ContainsAny(host, "/@?#") {
+		return fmt.Errorf("%s %q: expected a host name or address before the port", field, endpoint)
+	}
+	if strings.HasPrefix(endpoint, "[") {
+		if address, err := netip.ParseAddr(host); err != nil || !address.Is6() {
+			return fmt.Errorf("%s %q: expected an IPv6 address in the brackets", field, endpoint)
+		}
+	}
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
+		return fmt.Errorf("%s %q: expected a port from 1 to 65535", field, endpoint)
+	}
+	return nil
+}
+
+// Binding is how engines reach the storage of a backend: nil for a backend
+// without one, and for a managed storage that is not there yet. service is the
+// Service of a managed storage as it is in the cluster, nil for none; it
+// counts only if the backend owns it.
+func (r *Registry) Binding(backend *v1alpha1.CacheBackend, service *corev1.Service) (*adapter.Binding, error) {
+	remote := backend.Spec.RemoteStorage
+	if remote == nil || adapter.WatchesOnly(backend) {
+		return nil, nil
+	}
+	provider, err := r.For(remote)
+	if err != nil {
+		return nil, err
+	}
+	endpoint := remote.Endpoint
+	if remote.Ownership == v1alpha1.OwnershipExternal {
+		if err := ValidateEndpoint(endpoint); err != nil {
+			return nil, err
+		}
+	} else {
+		if endpoint = EndpointOf(backend, service); endpoint == "" {
+			return nil, nil
+		}
+	}
+	binding := &adapter.Binding{Protocol: provider.Protocol(), Endpoint: endpoint}
+	if remote.Redis != nil && remote.Redis.Authentication != nil {
+		binding.Username, binding.Password = remote.Redis.Authentication.Username, remote.Redis.Authentication.Password
+	}
+	return binding, nil
+}
+
+// EndpointOf is where the Service of a managed storage is reached; "" unless
+// the backend owns it.
+func EndpointOf(backend *v1alpha1.CacheBackend, service *corev1.Service) string {
+	if service == nil || service.DeletionTimestamp != nil || !metav1.IsControlledBy(service, backend) || len(service.Spec.Ports) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s.%s.svc.cluster.local:%d", service.Name, service.Namespace, service.Spec.Ports[0].Port)
+}
+
+// Resolver finds bindings at the API server.
+type Resolver struct {
+	// Reader reads Services, not from a cache.
+	Reader client.Reader
+	// Providers know the storages.
+	Providers *Registry
+}
+
+// Resolve returns how engines reach the storage of a backend, nil for not at
+// all or not yet.
+func (r *Resolver) Resolve(ctx context.Context, backend *v1alpha1.CacheBackend) (*adapter.Binding, error) {
+	remote := backend.Spec.RemoteStorage
+	if remote == nil || remote.Ownership != v1alpha1.OwnershipManaged || adapter.WatchesOnly(backend) {
+		return r.Providers.Binding(backend, nil)
+	}
+	service := &corev1.Service{}
+	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(backend), service)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read the Service of the storage: %w", err)
+	}
+	if err != nil {
+		service = nil
+	}
+	return r.Providers.Binding(backend, service)
+}
