@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -65,7 +66,7 @@ func newCluster(t *testing.T, objects ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(objects...).WithStatusSubresource(
 		&v1alpha1.CachePolicy{}, &v1alpha1.CacheTenant{}, &v1alpha1.CacheIndex{}, &v1alpha1.CacheBackend{},
 		&v1alpha1.PromptTemplate{}, &v1alpha1.PDTopology{},
-	).Build()
+	).WithTypeConverters(managedfields.NewDeducedTypeConverter()).Build() // the others take no NetworkPolicies
 }
 
 // holdings are the rows of a server's index.

@@ -99,29 +99,25 @@ func (s *Storages) keep(ctx context.Context, b *v1alpha1.CacheBackend) (*remote,
 	if err == nil && ok && last.generation == b.Generation && last.uid == b.UID && last.versions == versionsOf(known) {
 		return last.state, nil
 	}
-	if err != nil {
-		return last.or(b, err), err
-	}
 	next := sight{generation: b.Generation, uid: b.UID}
 	settled := false
-	if next.state, next.versions, settled, err = s.bring(ctx, b); err != nil {
-		return next.or(b, err), err
+	if err == nil {
+		next.state, next.versions, settled, err = s.bring(ctx, b)
+	} else {
+		next.state = pending(b, err.Error())
+	}
+	if next.state.binding == nil && err != nil && ok && last.uid == b.UID {
+		next.state.binding = last.state.binding // engines stay bound
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if delete(s.seen, name); settled {
+	switch {
+	case settled:
 		s.seen[name] = next
+	case err == nil:
+		delete(s.seen, name)
 	}
-	return next.state, nil
-}
-
-// or is what was seen of the backend's storage, else that an error keeps it
-// from being known.
-func (s sight) or(b *v1alpha1.CacheBackend, err error) *remote {
-	if s.state != nil && s.uid == b.UID {
-		return s.state
-	}
-	return pending(b, err.Error())
+	return next.state, err
 }
 
 // forget drops what was remembered of a backend.
@@ -252,7 +248,8 @@ func (s *Storages) apply(ctx context.Context, b *v1alpha1.CacheBackend, want, li
 	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
 	if deployment, ok := live.(*appsv1.Deployment); ok && err == nil && pausedByHand(deployment) {
-		unstructured.RemoveNestedField(content, "spec", "replicas")
+		metadata, spec := content["metadata"].(map[string]any), content["spec"].(map[string]any)
+		metadata["resourceVersion"], spec["replicas"] = deployment.ResourceVersion, int64(0)
 	}
 	applied := &unstructured.Unstructured{Object: content}
 	err = s.options.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldOwner), client.ForceOwnership)
@@ -266,10 +263,10 @@ func (s *Storages) apply(ctx context.Context, b *v1alpha1.CacheBackend, want, li
 	return nil
 }
 
-// pausedByHand says whether somebody has scaled a storage to zero, which is
-// left to them. Any other number than 1 is set back.
+// pausedByHand says whether somebody has scaled a storage to zero, which stays
+// until they scale it up again. Any other number than 1 is set back.
 func pausedByHand(d *appsv1.Deployment) bool {
-	return d.UID != "" && d.Spec.Replicas != nil && *d.Spec.Replicas == 0
+	return d.Spec.Replicas != nil && *d.Spec.Replicas == 0
 }
 
 // passes says whether an error of a write goes away without anybody's doing.
