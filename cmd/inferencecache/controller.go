@@ -15,6 +15,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/controller"
 	"github.com/inferencecache/inference-cache/internal/inject"
 	"github.com/inferencecache/inference-cache/internal/policy"
+	"github.com/inferencecache/inference-cache/internal/storage"
 )
 
 type controllerOptions struct {
@@ -116,6 +117,9 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	adapters, err := adaptersFor(o.adapters)
 	if err != nil {
 		return err
+	}
+	if o.adapters == adaptersAll {
+		o.controller.Storage = storage.All()
 	}
 	if err := o.setWebhooks(adapters, logger); err != nil {
 		return err

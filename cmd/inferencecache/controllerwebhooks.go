@@ -17,9 +17,11 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controller"
 	"github.com/inferencecache/inference-cache/internal/inject"
+	"github.com/inferencecache/inference-cache/internal/storage"
 	"github.com/inferencecache/inference-cache/internal/webhook"
 	"github.com/inferencecache/inference-cache/internal/webhookcert"
 )
@@ -116,10 +118,12 @@ func (o *controllerOptions) setWebhooks(adapters *adapter.Registry, logger *slog
 		if err != nil {
 			return nil, err
 		}
-		return admissionHandlers(deps, webhook.Options{Reader: deps.Live, Registry: adapters, TenantScope: scope}, inject.Options{
+		options := inject.HandlerOptions{Logger: logger, Resolve: o.resolve(deps, logger)}
+		options.Options = inject.Options{
 			Image: w.image, Servers: []string{server}, ServerName: o.serverName, PlainText: !o.serversUseTLS(),
 			OrdinaryContainer: ordinary, Registry: adapters,
-		}, logger, &pods)
+		}
+		return admissionHandlers(deps, webhook.Options{Reader: deps.Live, Registry: adapters, TenantScope: scope}, options, &pods)
 	}
 	if m := &o.controller.Metrics; m.Secure && hooks.CertDir == "" && (w.address == "" || w.address == "0") {
 		return usagef("--metrics-secure uses the webhooks' certificate: --webhook-bind-address must not be 0, or --webhook-cert-mode must be files")
@@ -158,6 +162,17 @@ func (o *controllerOptions) certificates() (controller.Webhooks, error) {
 	return hooks, nil
 }
 
+// resolve finds the storages of backends; nil where none are run.
+func (o *controllerOptions) resolve(deps controller.WebhookDeps, logger *slog.Logger) func(context.Context, *v1alpha1.CacheBackend) (*adapter.Binding, error) {
+	if o.controller.Storage == nil {
+		return nil
+	}
+	resolver := &storage.Resolver{Reader: deps.Live, Providers: o.controller.Storage, Unreadable: func(b *v1alpha1.CacheBackend, err error) {
+		logger.Warn("engines are wired without their storage", "backend", b.Namespace+"/"+b.Name, "error", err)
+	}}
+	return resolver.Resolve
+}
+
 // serversUseTLS says whether clients check the servers' certificate.
 func (o *controllerOptions) serversUseTLS() bool {
 	return o.caFile != "" || o.webhooks.serverCertMode == serverCertsSelf
@@ -165,15 +180,14 @@ func (o *controllerOptions) serversUseTLS() bool {
 
 // admissionHandlers returns everything the API server may ask, by path, and
 // keeps the one that answers about pods.
-func admissionHandlers(deps controller.WebhookDeps, resources webhook.Options, pods inject.Options, logger *slog.Logger, kept *atomic.Pointer[inject.Handler]) (map[string]http.Handler, error) {
+func admissionHandlers(deps controller.WebhookDeps, resources webhook.Options, pods inject.HandlerOptions, kept *atomic.Pointer[inject.Handler]) (map[string]http.Handler, error) {
 	resources.Registerer = deps.Registerer
 	handlers, err := webhook.Handlers(deps.Scheme, resources)
 	if err != nil {
 		return nil, err
 	}
-	handler := inject.NewHandler(inject.HandlerOptions{
-		Options: pods, Live: deps.Live, Cached: deps.Cached, Registerer: deps.Registerer, Logger: logger,
-	})
+	pods.Live, pods.Cached, pods.Registerer = deps.Live, deps.Cached, deps.Registerer
+	handler := inject.NewHandler(pods)
 	kept.Store(handler)
 	for path, serve := range map[string]func() (http.Handler, error){webhook.PodPath: handler.Inject, webhook.StampsPath: handler.Strip} {
 		if handlers[path], err = serve(); err != nil {

@@ -53,9 +53,9 @@ func (t *trials) due(uid types.UID, since, now time.Time, counts bool) bool {
 
 // guarded wires a pod for its backend. While the breaker is open it does so only
 // on trial, and a trial is used up by nothing but a pod that is wired.
-func (h *Handler) guarded(pod *corev1.Pod, backend *v1alpha1.CacheBackend, dryRun bool) (*corev1.Pod, Outcome) {
-	wired, outcome := Pod(pod, backend, h.options.Options)
-	message, since, open := h.heldBack(backend)
+func (h *Handler) guarded(pod *corev1.Pod, backend *v1alpha1.CacheBackend, options Options, dryRun bool) (*corev1.Pod, Outcome) {
+	wired, outcome := Pod(pod, backend, options)
+	message, since, open := h.heldBack(backend, options)
 	if !open || outcome.Result == Injected && h.trials.due(backend.UID, since, h.options.Now(), !dryRun) {
 		return wired, outcome
 	}
@@ -65,7 +65,7 @@ func (h *Handler) guarded(pod *corev1.Pod, backend *v1alpha1.CacheBackend, dryRu
 
 // heldBack says whether the backend's breaker keeps the publisher from new
 // pods. It counts only for the image and configuration it opened for.
-func (h *Handler) heldBack(backend *v1alpha1.CacheBackend) (message string, since time.Time, open bool) {
+func (h *Handler) heldBack(backend *v1alpha1.CacheBackend, options Options) (message string, since time.Time, open bool) {
 	if backend.Status.Injection == nil || backend.Status.Injection.Breaker == nil || !backend.Status.Injection.Breaker.Open {
 		return "", since, false
 	}
@@ -73,7 +73,7 @@ func (h *Handler) heldBack(backend *v1alpha1.CacheBackend) (message string, sinc
 	if breaker.Image != h.options.Image {
 		return "", since, false
 	}
-	if hash, err := h.options.Hash(backend); err != nil || hash != breaker.ConfigHash {
+	if hash, err := options.Hash(backend); err != nil || hash != breaker.ConfigHash {
 		return "", since, false
 	}
 	for _, at := range []*metav1.Time{breaker.Since, breaker.LastTrialAt} {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,6 +29,9 @@ type HandlerOptions struct {
 	// Live lists CacheBackends from the API server; Cached is asked before.
 	// Default of Cached: Live.
 	Live, Cached client.Reader
+	// Resolve finds the storage of a backend and is asked once for a pod.
+	// Default Bindings.
+	Resolve func(context.Context, *v1alpha1.CacheBackend) (*adapter.Binding, error)
 	// Now is the time. Default time.Now.
 	Now func() time.Time
 	// Registerer takes the metrics. Default none.
@@ -172,7 +176,23 @@ func (h *Handler) decide(ctx context.Context, pod *corev1.Pod, dryRun bool) (*co
 	case len(backends) > 1:
 		return pod, Outcome{Result: Denied, Reason: ReasonAmbiguous, Message: ambiguous(pod, backends)}
 	}
-	return h.guarded(pod, &backends[0], dryRun)
+	return h.guarded(pod, &backends[0], h.resolved(ctx), dryRun)
+}
+
+// resolved are the options for one pod, whose backend is resolved at most once.
+func (h *Handler) resolved(ctx context.Context) Options {
+	options := h.options.Options
+	if h.options.Resolve == nil {
+		return options
+	}
+	var once sync.Once
+	var binding *adapter.Binding
+	var err error
+	options.Bindings = func(backend *v1alpha1.CacheBackend) (*adapter.Binding, error) {
+		once.Do(func() { binding, err = h.options.Resolve(ctx, backend) })
+		return binding, err
+	}
+	return options
 }
 
 func ambiguous(pod *corev1.Pod, backends []v1alpha1.CacheBackend) string {

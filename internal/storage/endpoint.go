@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,27 +94,34 @@ func EndpointOf(backend *v1alpha1.CacheBackend, service *corev1.Service) string 
 	return fmt.Sprintf("%s.%s.svc.cluster.local:%d", service.Name, service.Namespace, service.Spec.Ports[0].Port)
 }
 
+// readPatience is how long a Service is waited for: an API server waits for us.
+const readPatience = time.Second
+
 // Resolver finds bindings at the API server.
 type Resolver struct {
 	// Reader reads Services, not from a cache.
 	Reader client.Reader
 	// Providers know the storages.
 	Providers *Registry
+	// Unreadable is told of Services that cannot be read; default nobody.
+	Unreadable func(*v1alpha1.CacheBackend, error)
 }
 
 // Resolve returns how engines reach the storage of a backend, nil for not at
-// all or not yet.
+// all or not yet. A managed storage that cannot be read counts as not there
+// yet: its engines are told from those of today when they are looked at later.
 func (r *Resolver) Resolve(ctx context.Context, backend *v1alpha1.CacheBackend) (*adapter.Binding, error) {
 	remote := backend.Spec.RemoteStorage
 	if remote == nil || remote.Ownership != v1alpha1.OwnershipManaged || adapter.WatchesOnly(backend) {
 		return r.Providers.Binding(backend, nil)
 	}
+	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
 	service := &corev1.Service{}
-	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(backend), service)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read the Service of the storage: %w", err)
-	}
-	if err != nil {
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(backend), service); err != nil {
+		if client.IgnoreNotFound(err) != nil && r.Unreadable != nil {
+			r.Unreadable(backend, err)
+		}
 		service = nil
 	}
 	return r.Providers.Binding(backend, service)

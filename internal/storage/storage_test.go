@@ -180,7 +180,7 @@ func TestResolve(t *testing.T) {
 		"managed, there":                {cluster: []client.Object{rendered.Service}, endpoint: "cb.team-a.svc.cluster.local:6379"},
 		"managed, not there yet":        {},
 		"managed, another's Service":    {cluster: []client.Object{foreign}},
-		"managed, unreadable":           {fails: broken, want: "connection refused"},
+		"managed, unreadable":           {fails: broken},
 		"external":                      {edit: external("redis:6379"), fails: broken, endpoint: "redis:6379"},
 		"external, invalid":             {edit: external("redis"), want: "expected host:port"},
 		"external, missing":             {edit: external(""), want: "expected host:port"},
@@ -198,10 +198,14 @@ func TestResolve(t *testing.T) {
 			if tc.fails != nil {
 				builder = builder.WithInterceptorFuncs(interceptor.Funcs{Get: failing(tc.fails)})
 			}
-			resolver := &storage.Resolver{Reader: builder.Build(), Providers: storage.All()}
+			var unread error
+			resolver := &storage.Resolver{Reader: builder.Build(), Providers: storage.All(), Unreadable: func(_ *v1alpha1.CacheBackend, err error) { unread = err }}
 			binding, err := resolver.Resolve(t.Context(), b)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("error %v, want %q in it", err, tc.want)
+			}
+			if managed := strings.HasPrefix(name, "managed"); managed && !errors.Is(unread, tc.fails) {
+				t.Errorf("told of %v, want %v", unread, tc.fails)
 			}
 			got := ""
 			if binding != nil {
