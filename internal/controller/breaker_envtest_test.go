@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/controller"
 	"github.com/inferencecache/inference-cache/internal/kubetest"
 )
@@ -53,7 +54,7 @@ func (f *fleet) now() time.Time { return time.Now().Add(time.Duration(f.ahead.Lo
 func (f *fleet) options(image string) func(*controller.Options) {
 	return func(o *controller.Options) {
 		o.SidecarImage, o.RepairSidecarImage, o.Now = image, true, f.now
-		o.ConfigHash = func(*v1alpha1.CacheBackend) string { return "hash" }
+		o.ConfigHash = func(*v1alpha1.CacheBackend, *adapter.Binding) string { return "hash" }
 	}
 }
 
@@ -165,8 +166,8 @@ func TestEnvtestPanicsAreCounted(t *testing.T) {
 	f := newFleet(t)
 	address := freeAddress(t)
 	startController(t, f.cluster, startServer(t, "1"), false, func(o *controller.Options) {
-		o.MetricsAddress = address
-		o.ConfigHash = func(b *v1alpha1.CacheBackend) string {
+		o.Metrics.Address = address
+		o.ConfigHash = func(b *v1alpha1.CacheBackend, _ *adapter.Binding) string {
 			if b.Name == "broken" {
 				panic("broken")
 			}
