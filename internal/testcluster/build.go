@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -94,7 +96,13 @@ func (b binary) build(ctx context.Context, cache string, output io.Writer) error
 		return err
 	}
 	defer os.RemoveAll(module)
-	text := fmt.Sprintf("module scratch\n\ngo %s\n\nrequire %s %s\n\n%s", b.goVersion, b.module, b.version, b.requirements)
+	requirements := b.requirements
+	if b.shared {
+		if requirements, err = ownRequirements(ctx); err != nil {
+			return err
+		}
+	}
+	text := fmt.Sprintf("module scratch\n\ngo %s\n\nrequire %s %s\n\n%s", b.goVersion, b.module, b.version, requirements)
 	if err := os.WriteFile(filepath.Join(module, "go.mod"), []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -118,4 +126,19 @@ func (b binary) build(ctx context.Context, cache string, output io.Writer) error
 		return err
 	}
 	return os.Rename(unfinished, b.path(cache))
+}
+
+var requireBlock = regexp.MustCompile(`(?ms)^require \(.*?^\)\n`)
+
+// ownRequirements are those of the module this process runs in.
+func ownRequirements(ctx context.Context) (string, error) {
+	path, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find this module: %w", err)
+	}
+	text, err := os.ReadFile(strings.TrimSpace(string(path)))
+	if err != nil {
+		return "", fmt.Errorf("read this module's requirements: %w", err)
+	}
+	return strings.Join(requireBlock.FindAllString(string(text), -1), "\n"), nil
 }

@@ -18,17 +18,6 @@ const (
 	HelmVersion       = "v4.3.1"
 )
 
-// sharedRequirements bring programs that are built with Kubernetes' libraries
-// to the versions this repository uses, which the build cache then has.
-const sharedRequirements = `require (
-	k8s.io/api v0.37.2
-	k8s.io/apimachinery v0.37.2
-	k8s.io/client-go v0.37.2
-	golang.org/x/sys v0.50.0
-	google.golang.org/grpc v1.85.0
-)
-`
-
 // stagingVersion is that of the modules published with KubernetesVersion.
 var stagingVersion = strings.Replace(KubernetesVersion, "v1.", "v0.", 1)
 
@@ -47,6 +36,9 @@ type binary struct {
 	ldflags                    string
 	// requirements is the text of go.mod beyond the module.
 	requirements string
+	// shared programs are built with this repository's versions of libraries
+	// where those are later, since the build cache has these.
+	shared bool
 	// source is the main program, if the module's own is not what is built.
 	source string
 	// static programs run in images.
@@ -68,11 +60,11 @@ func nodePrograms() []binary {
 		kubernetes("kubelet"), kubernetes("kube-proxy"), kubernetes("kubectl"),
 		{
 			name: "coredns", module: "github.com/coredns/coredns", version: CoreDNSVersion, pkg: ".", goVersion: "1.26.0",
-			ldflags: "-s -w", requirements: sharedRequirements, source: coreDNSMain, static: true,
+			ldflags: "-s -w", shared: true, source: coreDNSMain, static: true,
 		},
 		{
 			name: "helm", module: "helm.sh/helm/v4", version: HelmVersion, pkg: "helm.sh/helm/v4/cmd/helm", goVersion: "1.26.0",
-			ldflags: "-s -w", requirements: sharedRequirements,
+			ldflags: "-s -w", shared: true,
 		},
 	}
 }
