@@ -152,12 +152,14 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		r.announce(&object, &before)
 	}
 	r.afterTest(&object, s)
-	err = found.retry
 	if s.supported {
-		err = errors.Join(err, r.explain(ctx, &object, before.Injection, found.pods), r.repair(ctx, &object, found.pods))
+		// Tried again at the next look: what pods lack must not delay that.
+		if err := errors.Join(r.explain(ctx, &object, before.Injection, found.pods), r.repair(ctx, &object, found.pods)); err != nil && ctx.Err() == nil {
+			r.options.Logger.Error("cannot do all for the pods of a backend", "backend", request.String(), "error", err)
+		}
 	}
-	if err != nil {
-		return reconcile.Result{}, err
+	if found.retry != nil {
+		return reconcile.Result{}, found.retry
 	}
 	return reconcile.Result{RequeueAfter: r.next(request.NamespacedName, s, wait)}, nil
 }

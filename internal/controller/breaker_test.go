@@ -5,6 +5,7 @@ package controller_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -12,10 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
@@ -365,9 +364,9 @@ func TestRepairWaitsForAnImageThatMayWork(t *testing.T) {
 	if got := get[corev1.Pod](t, b.cluster, key("a", "q")).Spec.InitContainers[0].Image; got != "pub:0" {
 		t.Errorf("a pod was given %s, which does not work", got)
 	}
-	refusal := errors.New("no right to patch pods")
+	refusal, logs := errors.New("no right to patch pods"), new(strings.Builder)
 	b.with(func(o *controller.BackendOptions) {
-		o.SidecarImage = "pub:2"
+		o.SidecarImage, o.Logger = "pub:2", slog.New(slog.NewTextHandler(logs, nil))
 		o.Client = interceptor.NewClient(b.cluster.(client.WithWatch), interceptor.Funcs{
 			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 				return refusal
@@ -376,8 +375,10 @@ func TestRepairWaitsForAnImageThatMayWork(t *testing.T) {
 	})
 	b.pass()
 	b.advance(time.Minute)
-	_, err := b.reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: "cb"}})
-	if !errors.Is(err, refusal) || !strings.Contains(err.Error(), "pod p") || !strings.Contains(err.Error(), "pod q") {
-		t.Errorf("error %v, want both pods named", err)
+	if next := b.pass(); next != 30*time.Second {
+		t.Errorf("next pass in %s, want the usual 30s", next)
+	}
+	if text := logs.String(); !strings.Contains(text, "pod p: "+refusal.Error()) || !strings.Contains(text, "pod q: "+refusal.Error()) {
+		t.Errorf("logs %q, want both pods named", text)
 	}
 }
