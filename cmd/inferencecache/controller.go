@@ -6,8 +6,10 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
@@ -128,6 +130,7 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	if o.controller.Config, err = o.cluster(); err != nil {
 		return err
 	}
+	ctrllog.SetLogger(logr.FromSlogHandler(logger.Handler())) // for what asks no manager
 	return controller.Run(ctx, o.controller)
 }
 

@@ -56,7 +56,7 @@ func TestEnvtestControllerAnswersTheAPIServer(t *testing.T) {
 	})
 	before := goleak.IgnoreCurrent()
 	s, _, stop := h.run(t, "--leader-elect", "--server-cert-mode=self")
-	h.front.to(s.webhooks)
+	h.front.to(t, s.webhooks)
 	kubetest.Eventually(t, "alive, and not ready for want of the kind", func() error {
 		_, alive := page(t, s.health, "/healthz")
 		if _, err := page(t, s.health, "/readyz/webhooks"); alive != nil || err != nil {
@@ -87,7 +87,7 @@ func TestEnvtestControllerAnswersTheAPIServer(t *testing.T) {
 		}
 	})
 	t.Run("the publisher is a native sidecar that knows its servers", func(t *testing.T) {
-		pod, err := h.inject(t.Context(), "team")
+		pod, err := h.inject(t.Context(), "team", true)
 		must(t, err)
 		sidecar := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
 		if sidecar.RestartPolicy == nil || *sidecar.RestartPolicy != corev1.ContainerRestartPolicyAlways {
@@ -101,11 +101,14 @@ func TestEnvtestControllerAnswersTheAPIServer(t *testing.T) {
 	})
 	t.Run("the Secrets hold what they should", h.testSecrets)
 	t.Run("one page has all metrics", func(t *testing.T) {
+		if _, err := h.inject(t.Context(), "team", false); err != nil { // dry runs are not counted
+			t.Fatal(err)
+		}
 		text, err := page(t, s.metrics, "/metrics")
 		must(t, err)
 		for _, want := range []string{
-			`inferencecache_webhook_requests_total{reason="Forbidden",result="denied",webhook="vcachepolicy"}`,
-			"inferencecache_injection_total", `inferencecache_build_info{`, `controller_runtime_reconcile_total{controller="serverca"`,
+			`inferencecache_webhook_requests_total{reason="Invalid",result="denied",webhook="vcachepolicy"} 1`,
+			`inferencecache_injection_total{reason="kv-events-config-missing",result="injected"} 1`, `inferencecache_build_info{`, `controller_runtime_reconcile_total{controller="serverca"`,
 			`inferencecache_controller_server_ca_namespaces{state="current"} 1`,
 		} {
 			if !strings.Contains(text, want) {
@@ -241,15 +244,15 @@ func TestEnvtestAdmissionOutlivesTheLeader(t *testing.T) {
 	leader.awaitReady(t)
 	other, _, _ := h.run(t, "--leader-elect")
 	other.awaitReady(t)
-	h.front.to(leader.webhooks)
+	h.front.to(t, leader.webhooks)
 	kubetest.Eventually(t, "backends are admitted", func() error {
 		return h.Client.Create(t.Context(), &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}}, client.DryRunAll)
 	})
 	h.backend(t, "team")
 	h.awaitInjection(t, "team")
-	h.front.to(other.webhooks)
+	h.front.to(t, other.webhooks)
 	h.awaitInjection(t, "team")
-	h.front.to(leader.webhooks, other.webhooks)
+	h.front.to(t, leader.webhooks, other.webhooks)
 	h.awaitInjection(t, "team")
 
 	// Without its key the authority cannot certify; the next leader replaces
@@ -271,9 +274,9 @@ func TestEnvtestAdmissionOutlivesTheLeader(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the certificate is still by the old authority")
 		}
-		h.front.cut()
+		h.front.cut(t)
 		<-ticker.C
-		if _, err := h.inject(t.Context(), "team"); err != nil {
+		if _, err := h.inject(t.Context(), "team", true); err != nil {
 			t.Fatalf("pod %d: %v", pods, err)
 		}
 		if servesNew(t, other.webhooks, before.Data["ca.crt"]) {
@@ -302,7 +305,7 @@ func TestEnvtestCertificateFromFiles(t *testing.T) {
 	h.register(t, authority)
 	dir := t.TempDir()
 	s, _, _ := h.run(t, "--webhook-cert-mode=files", "--webhook-cert-dir="+dir, "--metrics-secure", "--enable-http2")
-	h.front.to(s.webhooks)
+	h.front.to(t, s.webhooks)
 	kubetest.Eventually(t, "alive", func() error { _, err := page(t, s.health, "/healthz"); return err })
 	if _, err := page(t, s.health, "/readyz"); err == nil {
 		t.Error("ready without a certificate")
@@ -326,7 +329,7 @@ func TestEnvtestCertificateFromFiles(t *testing.T) {
 		}
 		return nil
 	})
-	h.front.cut()
+	h.front.cut(t)
 	h.awaitInjection(t, "team")
 	h.testMetricsReaders(t, s)
 	err = h.Client.Get(t.Context(), client.ObjectKey{Namespace: installNamespace, Name: controller.WebhookSecret}, &corev1.Secret{})

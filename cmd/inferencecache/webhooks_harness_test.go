@@ -45,16 +45,16 @@ type front struct {
 	serving  sync.WaitGroup
 
 	mu      sync.Mutex
-	targets []string          // guarded by mu
-	next    int               // guarded by mu
-	open    map[net.Conn]bool // guarded by mu, nil once it is closed
+	targets []string              // guarded by mu
+	next    int                   // guarded by mu
+	open    map[net.Conn]net.Conn // servers by callers, guarded by mu, nil once it is closed
 }
 
 func newFront(t *testing.T) *front {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	f := &front{listener: listener, open: map[net.Conn]bool{}}
+	f := &front{listener: listener, open: map[net.Conn]net.Conn{}}
 	f.serving.Go(func() {
 		for {
 			caller, err := listener.Accept()
@@ -70,8 +70,8 @@ func newFront(t *testing.T) *front {
 		open := f.open
 		f.open = nil
 		f.mu.Unlock()
-		for c := range open {
-			_ = c.Close()
+		for caller, server := range open {
+			_, _ = caller.Close(), server.Close()
 		}
 		f.serving.Wait()
 	})
@@ -96,9 +96,9 @@ func (f *front) serve(caller net.Conn) {
 			f.mu.Unlock()
 			return
 		}
-		f.open[caller], f.open[server] = true, true
+		f.open[caller] = server
 		f.mu.Unlock()
-		defer f.forget(caller, server)
+		defer f.forget(caller)
 		var halves sync.WaitGroup
 		halves.Go(func() { _, _ = io.Copy(server, caller); _ = server.Close() })
 		halves.Go(func() { _, _ = io.Copy(caller, server); _ = caller.Close() })
@@ -107,29 +107,39 @@ func (f *front) serve(caller net.Conn) {
 	}
 }
 
-func (f *front) forget(ends ...net.Conn) {
+func (f *front) forget(caller net.Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, c := range ends {
-		delete(f.open, c)
-	}
+	delete(f.open, caller)
 }
 
-// cut ends every connection, so that the next call is a new handshake.
-func (f *front) cut() {
+// cut ends every connection that no request is on, so that the next call is a
+// new handshake. It returns once the callers have let go of them: a caller
+// that has not noticed would send a request into a connection that is closed.
+func (f *front) cut(t *testing.T) {
+	t.Helper()
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	for c := range f.open {
-		_ = c.Close()
+		_ = c.(*net.TCPConn).CloseWrite()
 	}
+	f.mu.Unlock()
+	kubetest.Eventually(t, "connections are closed", func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(f.open) > 0 {
+			return fmt.Errorf("%d are open", len(f.open))
+		}
+		return nil
+	})
 }
 
 // to has new connections go to addresses.
-func (f *front) to(targets ...string) {
+func (f *front) to(t *testing.T, targets ...string) {
+	t.Helper()
 	f.mu.Lock()
 	f.targets = targets
 	f.mu.Unlock()
-	f.cut()
+	f.cut(t)
 }
 
 // hooked is an API server that asks controllers through a front.
@@ -265,8 +275,8 @@ func (h *hooked) backend(t *testing.T, namespace string) *v1alpha1.CacheBackend 
 
 var errNotInjected = errors.New("the pod was not injected")
 
-// inject creates an engine pod of the domain d, as a dry run.
-func (h *hooked) inject(ctx context.Context, namespace string) (*corev1.Pod, error) {
+// inject creates an engine pod of the domain d, for real or as a dry run.
+func (h *hooked) inject(ctx context.Context, namespace string, dry bool) (*corev1.Pod, error) {
 	no, yes := false, true
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "engine", Labels: map[string]string{v1alpha1.LabelCacheDomain: "d"}}}
 	pod.Spec.ServiceAccountName = "default"
@@ -277,7 +287,11 @@ func (h *hooked) inject(ctx context.Context, namespace string) (*corev1.Pod, err
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}}
-	if err := h.Client.Create(ctx, pod, client.DryRunAll); err != nil {
+	var options []client.CreateOption
+	if dry {
+		options = append(options, client.DryRunAll)
+	}
+	if err := h.Client.Create(ctx, pod, options...); err != nil {
 		return pod, err
 	}
 	if !slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
@@ -298,7 +312,7 @@ func annotationsOf(pod *corev1.Pod) (texts []string) {
 func (h *hooked) awaitInjection(t *testing.T, namespace string) {
 	t.Helper()
 	kubetest.Eventually(t, "pods are injected", func() error {
-		_, err := h.inject(t.Context(), namespace)
+		_, err := h.inject(t.Context(), namespace, true)
 		return err
 	})
 }
