@@ -58,7 +58,7 @@ func (b *bench) setDeployment(edit func(*appsv1.Deployment)) {
 }
 
 func available(d *appsv1.Deployment) {
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, AvailableReplicas: 1}
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
 }
 
 func progress(reason string) func(*appsv1.Deployment) {

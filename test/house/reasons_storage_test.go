@@ -2,27 +2,39 @@
 
 package house
 
-// provenOfStorage lists the reasons around storage tiers and their servers,
-// which the docs are still to explain.
+// provenOfStorage lists the reasons around storage tiers and their servers.
 var provenOfStorage = []provenReason{
-	{"CacheBackend ConnectorReady", "True/ConnectorReady", inController + "BackendConnector"},
-	{"CacheBackend ConnectorReady", "ConnectorInjectionUnverified", inController + "BackendConnector"},
-	{"CacheBackend ConnectorReady", "MPServersNotReady", inController + "BackendConnector"},
-	{"CacheBackend ConnectorReady", "NodeLocalServerPoolPending", inController + "BackendNodeServers"},
-	{"CacheBackend EngineCompatibility", "InjectedEngineCrashLooping", inController + "BackendConnector"},
-	{"CacheBackend T2Degraded", "T2ZeroHitRate", inController + "BackendTier2"},
-	{"CacheBackend T2Degraded", "T2Serving", inController + "BackendTier2"},
-	{"CacheBackend Ready", "BackendReady", inController + "BackendManagedStorage"},
-	{"CacheBackend Ready", "ScaledToZero", inController + "BackendManagedStorage"},
-	{"CacheBackend Ready", "RolloutInProgress", inController + "BackendManagedStorage"},
-	{"CacheBackend Ready", "ReplicasUnavailable", inController + "BackendManagedStorageDegrades"},
-	{"CacheBackend Ready", "ExternalEndpointAccepted", inController + "BackendExternalStorage"},
-	{"CacheBackend Ready", "ExternalEndpointMissing", inController + "BackendExternalStorage"},
-	{"CacheBackend Ready", "ExternalEndpointInvalid", inController + "BackendExternalStorage"},
-	{"CacheBackend RemoteStorageReady", "RemoteStorageReady", inController + "BackendManagedStorage"},
-	{"CacheBackend RemoteStorageReady", "RemoteStoragePending", inController + "BackendManagedStorage"},
-	{"CacheBackend RemoteStorageReady", "RemoteStorageUnavailable", inController + "BackendManagedStorage"},
+	{"CacheBackend Ready", "True/ConnectorReady", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "True/HostOnlyActive", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "True/BackendReady", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/ScaledToZero", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "Unknown/RolloutInProgress", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/RolloutInProgress", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/ReplicasUnavailable", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "True/ExternalEndpointAccepted", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/ExternalEndpointInvalid", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/ExternalEndpointMissing", inController + "BackendExternalStorage"},
+	{"CacheBackend Ready", "False/NoEnginePods", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "Unknown/ConnectorInjectionUnverified", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/MPServersNotReady", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "False/RemoteStorageUnavailable", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Ready", "Unknown/RemoteStoragePending", inController + "BackendStorageErrors"},
+	{"CacheBackend Ready", "False/NodeLocalServerPoolPending", inController + "BackendConnector"},
+	{"CacheBackend Progressing", "True/RolloutInProgress", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend Degraded", "True/ReplicasUnavailable", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend ConnectorReady", "True/ConnectorReady", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend ConnectorReady", "False/NoEnginePods", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend ConnectorReady", "Unknown/ConnectorInjectionUnverified", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend ConnectorReady", "False/MPServersNotReady", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend ConnectorReady", "False/RolloutInProgress", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalServerPoolPending", inController + "BackendConnector"},
+	{"CacheBackend RemoteStorageReady", "True/RemoteStorageReady", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend RemoteStorageReady", "Unknown/RemoteStoragePending", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend RemoteStorageReady", "False/RemoteStorageUnavailable", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend EngineCompatibility", "False/InjectedEngineCrashLooping", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend T2Degraded", "True/T2ZeroHitRate", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend T2Degraded", "False/T2Serving", inController + "EnvtestOffloadVerdicts"},
 }
 
 // unproven are left to the code that is being written around them.
-var unproven = map[string]bool{"endpoint-unresolved": true, "ServerCAConflict": true, "HostOnlyActive": true}
+var unproven = map[string]bool{"endpoint-unresolved": true, "ServerCAConflict": true}

@@ -71,6 +71,7 @@ var permissions = []grant{
 	{manager, "cluster", "core", "pods", "create delete patch", adapters},
 	{manager, "cluster", "apps", "deployments", "create delete patch update", adapters},
 	{manager, "cluster", "core", "services", "create delete get list patch update watch", adapters},
+	{manager, "cluster", "networking.k8s.io", "networkpolicies", "create delete get list patch update watch", adapters},
 	{manager, "cluster", "authentication.k8s.io", "tokenreviews", "create", secureMetrics},
 	{manager, "cluster", "authorization.k8s.io", "subjectaccessreviews", "create", secureMetrics},
 	{"server", "cluster", "authorization.k8s.io", "subjectaccessreviews", "create", byRoles},
