@@ -121,7 +121,7 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 		return err
 	}
 	if o.adapters == adaptersAll {
-		o.controller.Storage = storage.All()
+		o.controller.Storage, o.controller.NodeServers = storage.All(), true
 	}
 	if err := o.setWebhooks(adapters, logger); err != nil {
 		return err

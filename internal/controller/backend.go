@@ -193,7 +193,7 @@ func (r *BackendReconciler) find(ctx context.Context, b *v1alpha1.CacheBackend) 
 		return nil, errors.Join(err, f.retry)
 	}
 	if r.options.NodeServers != nil {
-		if f.nodes, err = r.options.NodeServers.Keep(ctx, b, binding, f.pods.live); err != nil {
+		if f.nodes, err = r.options.NodeServers.Keep(ctx, b, binding); err != nil {
 			f.retry = errors.Join(f.retry, err)
 		}
 	}
@@ -208,6 +208,10 @@ func (r *BackendReconciler) look(b *v1alpha1.CacheBackend, found *findings) *sig
 	} else {
 		s.remote, s.connector = found.remote, connect(b, found.pods, found.nodes)
 		s.base = s.baseOf(b)
+		if found.nodes != nil {
+			s.nodesNext = found.nodes.Next
+		}
+		s.checkKernels()
 	}
 	if r.tests(b, s) {
 		s.tested = r.options.Prober.take(client.ObjectKeyFromObject(b), probeOf(b, r.options.Adapters))
@@ -244,6 +248,9 @@ func (r *BackendReconciler) next(name types.NamespacedName, s *sighting, gate ti
 	if overdue := s.pods.untilOverdue(r.options.Now()); overdue > 0 {
 		next = min(next, overdue)
 	}
+	if s.nodesNext > 0 {
+		next = min(next, s.nodesNext)
+	}
 	if s.pods.desired > 0 {
 		next = min(next, podsInterval)
 	}
@@ -259,6 +266,9 @@ func (r *BackendReconciler) gone(name types.NamespacedName) {
 	}
 	r.explained.forget(name)
 	r.options.Storages.forget(name)
+	if r.options.NodeServers != nil {
+		r.options.NodeServers.Forget(name)
+	}
 	r.troubles.forget(name)
 	r.options.Metrics.backendGone(name)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
+	"github.com/inferencecache/inference-cache/internal/kernelcheck"
 )
 
 // Reasons of a CacheBackend's conditions. Those of a failing self-test stand
@@ -51,6 +52,10 @@ type sighting struct {
 	pods        *podFacts
 	remote      *remote    // nil without a storage
 	connector   *connector // nil for a backend that only watches
+	// nodesNext is when servers on nodes want to be looked at; 0 is never.
+	nodesNext time.Duration
+	// kernels is what the checks of the engines' kernels say, nil for none.
+	kernels *kernelcheck.Verdict
 	// base is Ready before all gates.
 	base condition
 	// probing is set when self-tests run at all; tested is a result that has
@@ -84,6 +89,7 @@ func judgeBackend(b *v1alpha1.CacheBackend, s *sighting) time.Duration {
 	judgeRemote(b, s)
 	judgeConnector(b, s)
 	judgeEngines(b, s)
+	judgeKernels(b, s)
 	ready, wait := gateOnEvents(b, s, anew)
 	if test := judgeTest(b, ready.status == metav1.ConditionTrue, s); test != nil {
 		put(b, s.now, *test)

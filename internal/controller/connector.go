@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
@@ -46,10 +48,11 @@ type connector struct {
 
 // NodeServers keeps one server on each node that hosts engines of a backend.
 type NodeServers interface {
-	// Keep looks at the servers of a backend whose engines are the pods, those
-	// going away included. For a backend without such servers it removes what
-	// it kept and returns nil.
-	Keep(ctx context.Context, b *v1alpha1.CacheBackend, binding *adapter.Binding, engines []*corev1.Pod) (*NodeReport, error)
+	// Keep brings the servers of a backend about. For a backend without such
+	// servers it removes those that no engine uses and returns nil.
+	Keep(ctx context.Context, b *v1alpha1.CacheBackend, binding *adapter.Binding) (*NodeReport, error)
+	// Forget drops what is remembered of a backend that is gone.
+	Forget(backend types.NamespacedName)
 }
 
 // NodeReport is what became of the servers on nodes.
@@ -61,6 +64,8 @@ type NodeReport struct {
 	Desired, Ready int32
 	// Coverage is that of each live engine.
 	Coverage []v1alpha1.EnginePodCoverage
+	// Next is when to look again though nothing happens; 0 is never.
+	Next time.Duration
 }
 
 // connect says what the engines of a backend have of their servers; nil for a

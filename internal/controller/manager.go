@@ -88,6 +88,9 @@ type Options struct {
 	// Storage knows the storages that are run for backends; default none, and
 	// what they consist of is not watched.
 	Storage *storage.Registry
+	// NodeServers has the LMCache servers of NodeLocal backends kept; default
+	// false.
+	NodeServers bool
 	// LeaderElect has one of several controllers act.
 	LeaderElect bool
 	// HealthAddress is listened on; "0" turns it off.
@@ -201,8 +204,12 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 	if o.Storage != nil {
 		storages = NewStorages(StorageOptions{Client: counted, Live: mgr.GetAPIReader(), Providers: o.Storage, Metrics: metrics})
 	}
+	nodes, more, err := o.nodeServers(mgr, counted, metrics)
+	if err != nil {
+		return err
+	}
 	backends := NewBackendReconciler(BackendOptions{
-		Storages: storages, Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
+		Storages: storages, NodeServers: nodes, Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
 		RepairSidecarImage: o.RepairSidecarImage, Unseen: o.Unseen, Prober: prober, Rows: rows,
 		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics,
 		Logger: o.Logger, Now: o.Now,
@@ -215,7 +222,7 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 		}
 	}
 	told := NewPodEventReconciler(PodEventOptions{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Logger: o.Logger, Now: o.Now})
-	return errors.Join(backends.register(mgr, o.Reconciles), pools.register(mgr, o.Reconciles, metrics), told.register(mgr, o.Reconciles, metrics))
+	return errors.Join(backends.register(mgr, o.Reconciles, more...), pools.register(mgr, o.Reconciles, metrics), told.register(mgr, o.Reconciles, metrics))
 }
 
 func (o Options) discovery(reader client.Reader) (Discovery, error) {

@@ -50,6 +50,8 @@ type Metrics struct {
 	pushSeconds                                                                *prometheus.HistogramVec
 	lastPush, echoMismatch, lastPoll, lastProbe, t2Rate, caCopies              *prometheus.GaugeVec
 	objects                                                                    *prometheus.GaugeVec
+	nodeServers                                                                *prometheus.CounterVec
+	gateTimeouts                                                               prometheus.Counter
 	tainted                                                                    prometheus.Gauge
 
 	mu      sync.Mutex
@@ -81,6 +83,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		writes:       counter("controller_status_writes_total", "Writes of a resource's status.", "kind", "result"),
 		storage:      counter("controller_storage_writes_total", "Writes of the objects of managed storages.", "kind", "operation", "result"),
 		t2Rate:       gauge("backend_t2_hit_rate", "Share of queried tokens found in a backend's storage tier, from 0 to 1.", "backend"),
+		nodeServers:  counter("controller_node_local_servers_total", "LMCache servers on nodes by what the controller did: created or refused, or deleted for the cause given.", "action"),
 		t2Tokens:     counter("backend_t2_query_tokens_total", "Tokens for which a backend's storage tier was asked.", "backend"),
 		caCopies:     gauge("controller_server_ca_namespaces", "Namespaces with a CacheBackend, by the state of their copy of the servers' authority.", "state"),
 		objects:      gauge("objects", "Resources by what their conditions say.", "kind", "state"),
@@ -93,13 +96,20 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			Name: "inferencecache_controller_snapshot_namespaces_tainted",
 			Help: "Namespaces whose status the last poll left alone because their pods could not be read.",
 		}),
+		gateTimeouts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "inferencecache_controller_node_local_gate_timeouts_total",
+			Help: "Engine pods that waited in vain for the LMCache server of their node.",
+		}),
 		servers: make(map[string]bool), asked: make(map[string]int64),
 	}
-	registerer.MustRegister(m.pushSeconds, m.tainted, version.Collector("controller"))
+	registerer.MustRegister(m.pushSeconds, m.tainted, m.gateTimeouts, version.Collector("controller"))
 	m.panics.WithLabelValues(componentReconcile)
 	m.serverCA(map[string]int{caCurrent: 0, caForeign: 0, caFailed: 0})
 	for _, result := range []string{"ok", "http_error", "timeout", "mismatch"} {
 		m.probeCalls.WithLabelValues(result)
+	}
+	for _, action := range []string{"created", "refused", "duplicate", "ended", "outdated", "replace", "idle"} {
+		m.nodeServers.WithLabelValues(action)
 	}
 	for _, kind := range []string{"CacheBackend", "CacheIndex", "CachePolicy", "CacheTenant", "PDTopology", "PromptTemplate"} {
 		for _, result := range []string{"ok", "conflict", "error"} {
@@ -139,6 +149,20 @@ func (r recovering) Reconcile(ctx context.Context, request reconcile.Request) (r
 		}
 	}()
 	return r.Reconciler.Reconcile(ctx, request)
+}
+
+// nodeServer counts what was done about an LMCache server of a node.
+func (m *Metrics) nodeServer(action string) {
+	if m != nil {
+		m.nodeServers.WithLabelValues(action).Inc()
+	}
+}
+
+// gateTimedOut counts an engine pod that waited in vain.
+func (m *Metrics) gateTimedOut() {
+	if m != nil {
+		m.gateTimeouts.Inc()
+	}
 }
 
 // server bounds the label.

@@ -44,15 +44,18 @@ func reconcilerOptions(concurrent int) controller.Options {
 	}
 }
 
-// register has a manager run the reconciler after changes and results of
-// self-tests.
-func (r *BackendReconciler) register(mgr ctrl.Manager, concurrent int) error {
+// register has a manager run the reconciler after changes, those of other
+// sources and results of self-tests.
+func (r *BackendReconciler) register(mgr ctrl.Manager, concurrent int, more ...source.Source) error {
 	build := builder.ControllerManagedBy(mgr).Named("cachebackend").
 		For(&v1alpha1.CacheBackend{}, builder.WithPredicates(backendChanged())).
 		Watches(&corev1.Pod{}, podHandler(r.ofPod), builder.WithPredicates(podChanged())).
 		WithOptions(reconcilerOptions(concurrent))
 	if r.options.Storages != nil {
 		watchStorages(build)
+	}
+	for _, changes := range more {
+		build = build.WatchesRawSource(changes)
 	}
 	if prober := r.options.Prober; prober != nil {
 		build = build.WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -161,6 +164,7 @@ func podChanged() predicate.Predicate {
 		return wasReady != isReady || before.UID != after.UID || live(before) != live(after) ||
 			before.Spec.NodeName != after.Spec.NodeName || sidecarOf(before) != sidecarOf(after) ||
 			serverReady(before) != serverReady(after) || engineLoops(before) != engineLoops(after) ||
+			checksOf(before) != checksOf(after) ||
 			!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
 	}}
 }
