@@ -101,10 +101,15 @@ func (o Options) addWebhooks(ctx context.Context, mgr ctrl.Manager, live client.
 	if err != nil || o.Webhooks.CertDir != "" {
 		return err
 	}
-	return mgr.Add(webhookcert.NewKeeper(live, webhookcert.Options{
+	watching, err := client.NewWithWatch(o.Config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("set up the webhooks: %w", err)
+	}
+	keeper := webhookcert.NewKeeper(live, webhookcert.Options{
 		Namespace: o.Namespace, Name: WebhookSecret, Hosts: o.Webhooks.Hosts, Settle: settleWebhooks, Logger: o.Logger,
 		Publish: webhookcert.IntoWebhooks(live, o.Webhooks.Mutating, o.Webhooks.Validating),
-	}))
+	})
+	return errors.Join(mgr.Add(keeper), mgr.Add(webhookcert.NewWatch(watching, o.Webhooks.Mutating, o.Webhooks.Validating, keeper.Wake, o.Logger)))
 }
 
 // newTLSServer serves a handler with the certificate of each moment.

@@ -6,6 +6,7 @@ package webhookcert_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -117,4 +118,63 @@ func TestEnvtestCertificates(t *testing.T) {
 		}
 		asked(t)
 	})
+}
+
+// TestEnvtestBundlesAreRepairedAtOnce: long before the next check of its own,
+// the keeper brings back what an upgrade or somebody else took away.
+func TestEnvtestBundlesAreRepairedAtOnce(t *testing.T) {
+	cluster := kubetest.Start(t, "../../deploy/crds")
+	cluster.Namespace(t, "ic", nil)
+	registered := webhook.Registration(webhook.RegistrationOptions{Namespace: "ic"})
+	must(t, cluster.Client.Create(t.Context(), registered.Mutating))
+	must(t, cluster.Client.Create(t.Context(), registered.Validating))
+	keeper := webhookcert.NewKeeper(cluster.Client, webhookcert.Options{
+		Namespace: "ic", Name: secretName, Hosts: webhookcert.ServiceNames("webhook-service", "ic"), Interval: time.Hour,
+		Publish: webhookcert.IntoWebhooks(cluster.Client, webhook.MutatingName, webhook.ValidatingName),
+	})
+	watching, err := client.NewWithWatch(cluster.Config, client.Options{Scheme: cluster.Scheme})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- keeper.Start(ctx) }()
+	go func() {
+		ended <- webhookcert.NewWatch(watching, webhook.MutatingName, webhook.ValidatingName, keeper.Wake, nil).Start(ctx)
+	}()
+	trusted := func(what string) {
+		t.Helper()
+		kubetest.Eventually(t, what, func() error {
+			m, v := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
+			if err := errors.Join(
+				cluster.Client.Get(t.Context(), client.ObjectKey{Name: webhook.MutatingName}, m),
+				cluster.Client.Get(t.Context(), client.ObjectKey{Name: webhook.ValidatingName}, v),
+			); err != nil {
+				return err
+			}
+			for _, w := range m.Webhooks {
+				if len(w.ClientConfig.CABundle) == 0 {
+					return errors.New(w.Name + " has no bundle")
+				}
+			}
+			for _, w := range v.Webhooks {
+				if len(w.ClientConfig.CABundle) == 0 {
+					return errors.New(w.Name + " has no bundle")
+				}
+			}
+			return nil
+		})
+	}
+	trusted("first bundles")
+	validating := &admissionv1.ValidatingWebhookConfiguration{}
+	must(t, cluster.Client.Get(t.Context(), client.ObjectKey{Name: webhook.ValidatingName}, validating))
+	for i := range validating.Webhooks {
+		validating.Webhooks[i].ClientConfig.CABundle = nil
+	}
+	must(t, cluster.Client.Update(t.Context(), validating))
+	trusted("bundles that were taken away")
+	must(t, cluster.Client.Delete(t.Context(), registered.Mutating))
+	again := webhook.Registration(webhook.RegistrationOptions{Namespace: "ic"})
+	must(t, cluster.Client.Create(t.Context(), again.Mutating))
+	trusted("bundles of a configuration that is new")
+	cancel()
+	must(t, errors.Join(<-ended, <-ended))
 }

@@ -63,6 +63,8 @@ type Keeper struct {
 	// they have been for long enough. Only Check uses them.
 	published []byte
 	settled   time.Time
+
+	wake chan struct{}
 }
 
 // NewKeeper returns a keeper. The client must not cache.
@@ -76,7 +78,7 @@ func NewKeeper(c client.Client, o Options) *Keeper {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{client: c, options: o}
+	return &Keeper{client: c, options: o, wake: make(chan struct{}, 1)}
 }
 
 // urgent is how long before its end a certificate is replaced even though its
@@ -86,19 +88,39 @@ const urgent = 30 * 24 * time.Hour
 // errUnsettled means that a new authority is not relied on yet.
 var errUnsettled = errors.New("a new authority is being published")
 
-// retryAfter is the time to the next check after one that failed.
-const retryAfter = 10 * time.Second
+const (
+	// retryAfter is the time to the next check after one that failed.
+	retryAfter = 10 * time.Second
+	// wakeDelay is the time from a Wake to its check: several are one.
+	wakeDelay = time.Second
+)
+
+// Wake has Start check soon. It does not block.
+func (k *Keeper) Wake() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
 
 // Start checks until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	soon := true // the next check is at most wakeDelay away
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-k.wake:
+			if !soon {
+				soon = true
+				timer.Reset(wakeDelay)
+			}
+			continue
 		case <-timer.C:
 		}
+		soon = false
 		next := k.options.Interval
 		err := k.Check(ctx)
 		switch {

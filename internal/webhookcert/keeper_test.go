@@ -247,6 +247,32 @@ func TestKeeperAndSourceWorkByThemselves(t *testing.T) {
 	})
 }
 
+func TestKeeperWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var published atomic.Int32
+		keeper := webhookcert.NewKeeper(w, webhookcert.Options{
+			Namespace: "ic", Name: secretName, Hosts: []string{"a.ic.svc"}, Interval: time.Hour,
+			Publish: func(context.Context, []byte) error { published.Add(1); return nil },
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- keeper.Start(ctx) }()
+		synctest.Wait()
+		// However many there are, and as long as they come, there is a check.
+		for range 25 {
+			keeper.Wake()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		if got := published.Load(); got != 4 {
+			t.Errorf("published %d times, want the first and three for 2.5 seconds of wakes", got)
+		}
+		cancel()
+		must(t, <-ended)
+	})
+}
+
 func TestWebhooksAreRepaired(t *testing.T) {
 	w := newWorld(t)
 	publish := webhookcert.IntoWebhooks(w, "m", "v")

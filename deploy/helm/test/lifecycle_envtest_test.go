@@ -55,9 +55,16 @@ func newRelease(t *testing.T, cluster *kubetest.Cluster, serverSide bool) *relea
 	if err := config.Init(getter, namespace, "memory"); err != nil {
 		t.Fatal(err)
 	}
-	return &release{cluster, config, webhookcert.NewKeeper(cluster.Client, webhookcert.Options{
+	// Who writes a field is known by the name of the program.
+	writes := rest.CopyConfig(cluster.Config)
+	writes.UserAgent = "inferencecache/test"
+	controller, err := client.New(writes, client.Options{Scheme: cluster.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &release{cluster, config, webhookcert.NewKeeper(controller, webhookcert.Options{
 		Namespace: namespace, Name: "webhook-server-cert", Hosts: webhookcert.ServiceNames(webhook.ServiceName, namespace),
-		Publish: webhookcert.IntoWebhooks(cluster.Client, webhook.MutatingName, webhook.ValidatingName),
+		Publish: webhookcert.IntoWebhooks(controller, webhook.MutatingName, webhook.ValidatingName),
 	}), serverSide}
 }
 
@@ -89,6 +96,7 @@ func (r *release) upgrade(t *testing.T, values string) {
 	t.Helper()
 	upgrade := action.NewUpgrade(r.config)
 	upgrade.Namespace, upgrade.WaitStrategy, upgrade.ServerSideApply, upgrade.Timeout = namespace, kube.HookOnlyStrategy, strconv.FormatBool(r.serverSide), time.Minute
+	upgrade.ResetValues = true // else no values are those of before
 	chart, given := chartAndValues(t, values)
 	if _, err := upgrade.RunWithContext(t.Context(), releaseName, chart, given); err != nil {
 		t.Fatalf("helm upgrade with %q: %v", values, err)

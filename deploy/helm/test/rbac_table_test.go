@@ -19,6 +19,7 @@ const (
 	manager   = "controller"
 	read      = "get list watch"
 	editOne   = "get patch update"
+	watchOne  = "get list patch update watch"
 	ownGroup  = "inferencecache.io"
 	webhooks  = "admissionregistration.k8s.io"
 	lockName  = "inference-cache-controller-leader-lock"
@@ -61,8 +62,8 @@ var permissions = []grant{
 	{manager, "namespace", "core", "secrets inference-cache-server-tls", "get", ""},
 	{manager, "namespace", "core", "secrets", "create", selfSigned},
 	{manager, "namespace", "core", "secrets webhook-server-cert", editOne, webhookSelf},
-	{manager, "cluster", webhooks, "mutatingwebhookconfigurations inference-cache-mutating-webhook-configuration", editOne, webhookSelf},
-	{manager, "cluster", webhooks, "validatingwebhookconfigurations inference-cache-validating-webhook-configuration", editOne, webhookSelf},
+	{manager, "cluster", webhooks, "mutatingwebhookconfigurations inference-cache-mutating-webhook-configuration", watchOne, webhookSelf},
+	{manager, "cluster", webhooks, "validatingwebhookconfigurations inference-cache-validating-webhook-configuration", watchOne, webhookSelf},
 	{manager, "namespace", "core", "secrets inference-cache-server-tls", editOne, tlsSelf},
 	{manager, "namespace", "core", "secrets inference-cache-server-ca", editOne, tlsSelf},
 
