@@ -68,6 +68,9 @@ type Wiring struct {
 	Binding *Binding
 	// Observed means that a publisher will run beside the engine.
 	Observed bool
+	// Guaranteed is the pod's quality of service, which containers that are
+	// added must keep.
+	Guaranteed bool
 	// OrdinaryContainers means that the cluster has no native sidecars.
 	OrdinaryContainers bool
 }
@@ -99,18 +102,6 @@ type Remover interface {
 type PairLister interface {
 	SupportedPairs() []Pair
 }
-
-// PodError says why a pod cannot be wired.
-type PodError struct {
-	// Reason is one of the reason codes of an injection.
-	Reason string
-	Err    error
-}
-
-func (e *PodError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error without the code.
-func (e *PodError) Unwrap() error { return e.Err }
 
 // WatchesOnly says whether the engines of a backend are left as they are and
 // only watched.

@@ -36,8 +36,13 @@ func NewRegistry(adapters ...Adapter) *Registry { return &Registry{slices.Clone(
 // Core returns the adapters that watch engines: one for each runtime.
 func Core() *Registry { return NewRegistry(vllm(), sglang()) }
 
-// All returns every adapter there is.
-func All() *Registry { return Core() }
+// All returns those of Core, and those that wire engines to a storage tier.
+func All() *Registry {
+	return NewRegistry(
+		vllm(), sglang(),
+		lmcacheVLLM{lmcache{v1alpha1.RuntimeVLLM, vllm().engine}}, lmcacheSGLang{lmcache{v1alpha1.RuntimeSGLang, sglang().engine}}, hicache{},
+	)
+}
 
 // For returns the adapter that serves a backend.
 func (r *Registry) For(backend *v1alpha1.CacheBackend) (Adapter, bool) {
@@ -60,16 +65,36 @@ func (r *Registry) Reserved(backend *v1alpha1.CacheBackend) (args, env []string)
 
 // Pairs lists what is supported, sorted and without repetition.
 func (r *Registry) Pairs() []string {
-	var pairs []string
+	pairs := r.pairs()
+	var texts []string
+	for pair := range pairs {
+		if pairs[Pair{pair.Runtime, pair.Type, v1alpha1.ModeOffload}] && pairs[Pair{pair.Runtime, pair.Type, v1alpha1.ModeEventsOnly}] {
+			pair.Mode = ""
+		}
+		texts = append(texts, pair.String())
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
+
+func (r *Registry) pairs() map[Pair]bool {
+	pairs := map[Pair]bool{}
 	for _, a := range r.adapters {
 		if lister, ok := a.(PairLister); ok {
 			for _, pair := range lister.SupportedPairs() {
-				pairs = append(pairs, pair.String())
+				pairs[pair] = true
 			}
 		}
 	}
-	slices.Sort(pairs)
-	return slices.Compact(pairs)
+	return pairs
+}
+
+// Serves says whether some backends of the runtime, type and mode of this one
+// are supported, whatever else it says.
+func (r *Registry) Serves(backend *v1alpha1.CacheBackend) bool {
+	pair := Pair{backend.Spec.Runtime, Type(backend), Mode(backend)}
+	pairs := r.pairs()
+	return pairs[pair] || pairs[Pair{pair.Runtime, pair.Type, ""}]
 }
 
 // Unsupported explains why no adapter serves a backend.

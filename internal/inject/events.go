@@ -11,6 +11,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
+	"github.com/inferencecache/inference-cache/internal/commandline"
 )
 
 const kvEventsFlag = "--kv-events-config"
@@ -63,17 +64,15 @@ func (s sockets) flag(scheme string) (string, error) {
 // wants that. It returns where the events are and a warning, "" for none.
 func configureEvents(e engine, spec *v1alpha1.KVEventsSpec) (s sockets, warning string, err error) {
 	s = declaredSockets(spec)
-	if e.opaque {
+	if e.Opaque {
 		return s, "", nil
 	}
-	for _, word := range e.words {
-		if strings.HasPrefix(flagName(word), kvEventsFlag+".") {
-			return s, WarnKVEventsConfigUnreadable, nil
-		}
+	if e.HasPrefix(kvEventsFlag + ".") {
+		return s, WarnKVEventsConfigUnreadable, nil
 	}
-	own := e.values(kvEventsFlag)
+	own := e.Values(kvEventsFlag)
 	switch {
-	case len(own) > 1 || len(own) == 0 && e.has(kvEventsFlag):
+	case len(own) > 1 || len(own) == 0 && e.Has(kvEventsFlag):
 		return s, WarnKVEventsConfigUnreadable, nil
 	case len(own) == 1:
 		s, warning = readSockets(own[0], e.facts.HashScheme, s)
@@ -88,7 +87,7 @@ func configureEvents(e engine, spec *v1alpha1.KVEventsSpec) (s sockets, warning 
 	if err != nil {
 		return s, "", err
 	}
-	e.container.Args = append(e.container.Args, kvEventsFlag, escape(value))
+	e.container.Args = append(e.container.Args, kvEventsFlag, commandline.Escape(value))
 	return s, "", nil
 }
 
@@ -151,6 +150,3 @@ func parseEndpoint(endpoint, scheme string) (port int32, connects, ok bool) {
 	}
 	return 0, false, false
 }
-
-// escape keeps the kubelet from reading $(NAME) in a text.
-func escape(text string) string { return strings.ReplaceAll(text, "$(", "$$(") }

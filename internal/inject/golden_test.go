@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/inject"
 )
 
@@ -100,43 +101,154 @@ var shapes = map[string]func(*corev1.Pod){
 	},
 }
 
-func TestGoldenInjection(t *testing.T) {
-	for _, runtime := range []v1alpha1.EngineRuntime{v1alpha1.RuntimeVLLM, v1alpha1.RuntimeSGLang} {
-		for shape, change := range shapes {
-			t.Run(string(runtime)+" "+shape, func(t *testing.T) {
-				pod := newPod(runtime, change)
-				before := pod.DeepCopy()
-				backend := newBackend(runtime)
-				once, outcome := inject.Pod(pod, backend, options())
-				if diff := cmp.Diff(before, pod); diff != "" {
-					t.Errorf("the pod given was changed:\n%s", diff)
-				}
-				got, err := yaml.Marshal(once)
-				if err != nil {
-					t.Fatal(err)
-				}
-				file := filepath.Join("testdata", string(runtime)+"-"+shape+".yaml")
-				if *update {
-					if err := os.WriteFile(file, append([]byte("# SPDX-License-Identifier: Apache-2.0\n"), got...), 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-				want, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, want, _ = bytes.Cut(want, []byte("\n"))
-				if diff := cmp.Diff(string(want), string(got)); diff != "" {
-					t.Errorf("differs from %s:\n%s", file, diff)
-				}
-				twice, again := inject.Pod(once, backend, options())
-				if diff := cmp.Diff(once, twice); diff != "" {
-					t.Errorf("twice is not once:\n%s", diff)
-				}
-				if again.Result != outcome.Result || again.Reason != outcome.Reason || !slices.Equal(again.Warnings, outcome.Warnings) {
-					t.Errorf("the second time gave %+v, the first %+v", again, outcome)
-				}
-			})
+// tier is a kind of backend.
+type tier struct {
+	runtimes []v1alpha1.EngineRuntime
+	change   func(*v1alpha1.CacheBackend)
+	options  func(*inject.Options)
+	// shapes of pods whose injection is written down; nil for those of a
+	// backend that watches.
+	shapes []string
+}
+
+const (
+	digest  = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	secret  = "redis"
+	redisAt = "cache.team.svc.cluster.local:6379"
+)
+
+func offloads(b *v1alpha1.CacheBackend) {
+	b.Spec.Integration.Mode = v1alpha1.ModeOffload
+}
+
+func podLocal(b *v1alpha1.CacheBackend) {
+	offloads(b)
+	b.Spec.LMCache = &v1alpha1.LMCacheSpec{Topology: v1alpha1.TopologyPodLocal, PodLocal: &v1alpha1.PodLocalLMCache{Server: v1alpha1.PodLocalServer{
+		Image: "ic.test/lmcache" + digest, Port: 5555, L1Capacity: resource.MustParse("20Gi"), MaxWorkers: 2,
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("22Gi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("24Gi")},
+		},
+	}}}
+}
+
+func withRedis(b *v1alpha1.CacheBackend) {
+	podLocal(b)
+	b.Spec.RemoteStorage = &v1alpha1.RemoteStorageSpec{Provider: v1alpha1.ProviderRedis, Ownership: v1alpha1.OwnershipManaged}
+}
+
+func hiCache(b *v1alpha1.CacheBackend) {
+	offloads(b)
+	b.Spec.Type = v1alpha1.BackendSGLangHiCache
+	b.Spec.HiCache = &v1alpha1.HiCacheSpec{Ratio: ptr("1.5"), WritePolicy: "write_through", MemoryLayout: "page_first"}
+}
+
+func key(name string) *corev1.SecretKeySelector {
+	return &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: name}
+}
+
+// allAdapters takes every backend there is, and knows a Redis server for those
+// with a storage.
+func allAdapters(o *inject.Options) {
+	o.Registry = adapter.All()
+	o.Bindings = func(b *v1alpha1.CacheBackend) (*adapter.Binding, error) {
+		if b.Spec.RemoteStorage == nil {
+			return nil, nil
 		}
+		return &adapter.Binding{Protocol: adapter.ProtocolRESP, Endpoint: redisAt, Username: key("user"), Password: key("password")}, nil
+	}
+}
+
+func ordinary(o *inject.Options) {
+	allAdapters(o)
+	o.OrdinaryContainer = true
+}
+
+var (
+	both       = []v1alpha1.EngineRuntime{v1alpha1.RuntimeVLLM, v1alpha1.RuntimeSGLang}
+	tierShapes = []string{"one-container", "several-containers", "shell-command", "own-tier-flags", "guaranteed", "host-network", "job"}
+)
+
+var tiers = map[string]tier{
+	"":                  {both, nil, nil, nil},
+	"lmcache-":          {both, podLocal, allAdapters, tierShapes},
+	"lmcache-redis-":    {both, withRedis, allAdapters, tierShapes},
+	"hicache-":          {both[1:], hiCache, allAdapters, tierShapes},
+	"lmcache-ordinary-": {both, podLocal, ordinary, []string{"one-container", "job"}},
+}
+
+// ownTierFlags are an engine's own, of which the adapters take over some.
+func ownTierFlags(p *corev1.Pod) {
+	c := &p.Spec.Containers[0]
+	own := []string{`--kv_transfer_config={"kv_connector":"NixlConnector","kv_role":"kv_both"}`, "-dp", "1"}
+	if c.Name == "sglang" {
+		own = []string{"--enable-metrics", "--hicache-ratio", "1.50"}
+	}
+	c.Args = append(c.Args, own...)
+}
+
+// pods are the shapes by name.
+func (k tier) pods() map[string]func(*corev1.Pod) {
+	if k.shapes == nil {
+		return shapes
+	}
+	some := map[string]func(*corev1.Pod){}
+	for _, name := range k.shapes {
+		some[name] = shapes[name]
+		if name == "own-tier-flags" {
+			some[name] = ownTierFlags
+		}
+	}
+	return some
+}
+
+func TestGoldenInjection(t *testing.T) {
+	for name, kind := range tiers {
+		for _, runtime := range kind.runtimes {
+			for shape, change := range kind.pods() {
+				file := string(runtime) + "-" + name + shape
+				t.Run(file, func(t *testing.T) {
+					backend, o := newBackend(runtime), options()
+					if kind.change != nil {
+						kind.change(backend)
+						kind.options(&o)
+					}
+					checkGolden(t, filepath.Join("testdata", file+".yaml"), newPod(runtime, change), backend, o)
+				})
+			}
+		}
+	}
+}
+
+// checkGolden injects a pod twice and compares the outcome with a file.
+func checkGolden(t *testing.T, file string, pod *corev1.Pod, backend *v1alpha1.CacheBackend, o inject.Options) {
+	before := pod.DeepCopy()
+	once, outcome := inject.Pod(pod, backend, o)
+	if diff := cmp.Diff(before, pod); diff != "" {
+		t.Errorf("the pod given was changed:\n%s", diff)
+	}
+	got, err := yaml.Marshal(once)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, append([]byte("# SPDX-License-Identifier: Apache-2.0\n"), got...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want, _ = bytes.Cut(want, []byte("\n"))
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("differs from %s:\n%s", file, diff)
+	}
+	twice, again := inject.Pod(once, backend, o)
+	if diff := cmp.Diff(once, twice); diff != "" {
+		t.Errorf("twice is not once:\n%s", diff)
+	}
+	if again.Result != outcome.Result || again.Reason != outcome.Reason || !slices.Equal(again.Warnings, outcome.Warnings) {
+		t.Errorf("the second time gave %+v, the first %+v", again, outcome)
 	}
 }

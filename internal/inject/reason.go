@@ -2,6 +2,8 @@
 
 package inject
 
+import "github.com/inferencecache/inference-cache/internal/adapter"
+
 // Result is what became of a pod.
 type Result string
 
@@ -26,8 +28,12 @@ const (
 	ReasonBindingUnsupported      = "binding-unsupported"
 	ReasonEndpointUnresolved      = "endpoint-unresolved"
 	ReasonEngineContainerNotFound = "engine-container-not-found"
-	ReasonEngineArgsConflict      = "engine-args-conflict"
-	ReasonReservedNameConflict    = "reserved-name-conflict"
+	ReasonEngineArgsConflict      = adapter.ReasonEngineArgsConflict
+	ReasonParallelism             = adapter.ReasonParallelism
+	ReasonPageSizeMissing         = adapter.ReasonPageSizeMissing
+	ReasonPageSizeMismatch        = adapter.ReasonPageSizeMismatch
+	ReasonReservedNameConflict    = adapter.ReasonReservedNameConflict
+	ReasonShmConflict             = adapter.ReasonShmConflict
 	ReasonOSUnsupported           = "os-unsupported"
 	ReasonBreakerOpen             = "breaker-open"
 	ReasonBackendLookupFailed     = "backend-lookup-failed"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
+	"github.com/inferencecache/inference-cache/internal/commandline"
 )
 
 // Names of what injection adds to a pod.
@@ -75,7 +76,7 @@ func sidecarArgs(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1.Ca
 		args = append(args, "--server="+server)
 	}
 	args = append(args,
-		"--replica-id=$(POD_NAME)", "--tenant-id=$(POD_NAMESPACE)", "--model-id="+escape(observation.ModelID),
+		"--replica-id=$(POD_NAME)", "--tenant-id=$(POD_NAMESPACE)", "--model-id="+commandline.Escape(observation.ModelID),
 		"--hash-scheme="+e.facts.HashScheme, "--engine-metrics-url="+metricsURL(e, observation.EngineMetrics),
 	)
 	if !adapter.WatchesOnly(backend) {
@@ -88,7 +89,7 @@ func sidecarArgs(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1.Ca
 	args = append(args, "--pod-uid=$(POD_UID)")
 	if observation.KVEvents != nil {
 		for _, name := range observation.KVEvents.LoRAAdapterNames {
-			args = append(args, "--lora-adapter-names="+escape(listItem(fmt.Sprintf("%d=%s", name.ID, name.Name))))
+			args = append(args, "--lora-adapter-names="+commandline.Escape(listItem(fmt.Sprintf("%d=%s", name.ID, name.Name))))
 		}
 	}
 	args = append(args, o.credentials()...)
@@ -109,7 +110,7 @@ func (s sockets) args() []string {
 		args = append(args, fmt.Sprintf("--replay-endpoint=tcp://127.0.0.1:%d", s.replayPort))
 	}
 	if s.topic != "" {
-		args = append(args, "--topic="+escape(s.topic))
+		args = append(args, "--topic="+commandline.Escape(s.topic))
 	}
 	return args
 }
@@ -135,7 +136,7 @@ func metricsURL(e engine, m *v1alpha1.EngineMetricsSpec) string {
 	if m != nil && m.Path != "" {
 		path = m.Path
 	}
-	return fmt.Sprintf("http://127.0.0.1:%d%s", port, escape(path))
+	return fmt.Sprintf("http://127.0.0.1:%d%s", port, commandline.Escape(path))
 }
 
 func ranksOf(e engine, events *v1alpha1.KVEventsSpec) int32 {

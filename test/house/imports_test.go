@@ -22,7 +22,7 @@ var layers = [][]string{
 	{
 		"api/v1alpha1", "pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
 		"internal/ranking", "internal/breaker", "internal/finding", "internal/admission", "internal/configfile", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/testcert", "internal/imagetar", "internal/webhookcert",
-		"internal/trace",
+		"internal/trace", "internal/commandline",
 	},
 	{"internal/nodelocal", "internal/kernelcheck"},
 	{"internal/kvevents", "internal/policy", "internal/engines", "internal/auth", "pkg/client", "internal/adapter", "internal/kubetest", "internal/testcluster/node", "internal/testcluster/tool"},
