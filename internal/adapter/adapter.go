@@ -68,9 +68,6 @@ type Wiring struct {
 	Binding *Binding
 	// Observed means that a publisher will run beside the engine.
 	Observed bool
-	// Guaranteed is the pod's quality of service, which containers that are
-	// added must keep.
-	Guaranteed bool
 	// OrdinaryContainers means that the cluster has no native sidecars.
 	OrdinaryContainers bool
 }

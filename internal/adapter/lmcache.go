@@ -5,6 +5,7 @@ package adapter
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,6 +13,8 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/commandline"
+	"github.com/inferencecache/inference-cache/internal/kernelcheck"
+	"github.com/inferencecache/inference-cache/internal/nodelocal"
 )
 
 // lmcache offloads the engines of one runtime through LMCache servers.
@@ -27,7 +30,7 @@ func (l lmcache) Engine() Engine { return l.engine }
 func (l lmcache) Supports(runtime v1alpha1.EngineRuntime, backend *v1alpha1.CacheBackend) bool {
 	s := backend.Spec.LMCache
 	return runtime == l.runtime && Type(backend) == v1alpha1.BackendLMCache && Mode(backend) == v1alpha1.ModeOffload &&
-		s != nil && s.Topology == v1alpha1.TopologyPodLocal && s.PodLocal != nil
+		s != nil && (s.PodLocal != nil) == (s.Topology == v1alpha1.TopologyPodLocal) && (s.NodeLocal != nil) == (s.Topology == v1alpha1.TopologyNodeLocal)
 }
 
 func (l lmcache) SupportsBinding(binding *Binding) bool {
@@ -38,16 +41,31 @@ func (l lmcache) SupportedPairs() []Pair {
 	return []Pair{{l.runtime, v1alpha1.BackendLMCache, v1alpha1.ModeOffload}}
 }
 
-func (l lmcache) Remove(pod *corev1.Pod) { removeServer(pod) }
+func (l lmcache) Remove(pod *corev1.Pod) {
+	removeServer(pod)
+	unwireNodeLocal(pod)
+	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+		return c.Name == kernelcheck.ContainerName
+	})
+}
+
+// port is where the engine finds its server.
+func (l lmcache) port(s *v1alpha1.LMCacheSpec) int32 {
+	if s.Topology == v1alpha1.TopologyNodeLocal {
+		return s.NodeLocal.Server.Port
+	}
+	return s.PodLocal.Server.Port
+}
 
 // lmcacheVLLM wires vLLM.
 type lmcacheVLLM struct{ lmcache }
 
 var (
-	_ Adapter      = lmcacheVLLM{}
-	_ PodValidator = lmcacheVLLM{}
-	_ PairLister   = lmcacheVLLM{}
-	_ Remover      = lmcacheVLLM{}
+	_ Adapter       = lmcacheVLLM{}
+	_ PodValidator  = lmcacheVLLM{}
+	_ PairLister    = lmcacheVLLM{}
+	_ Remover       = lmcacheVLLM{}
+	_ KernelChecker = lmcacheVLLM{}
 )
 
 const (
@@ -118,9 +136,14 @@ type transferExtra struct {
 
 // InjectEngineConfig points vLLM at its server and adds a server of the pod.
 func (a lmcacheVLLM) InjectEngineConfig(pod *corev1.Pod, w Wiring) error {
+	s := w.Backend.Spec.LMCache
+	host := "tcp://" + loopback
+	if s.Topology == v1alpha1.TopologyNodeLocal {
+		host = "tcp://$(" + nodelocal.NodeIPVariable + ")"
+	}
 	value, err := json.Marshal(transferConfig{
 		Connector: "LMCacheMPConnector", Module: "lmcache.integration.vllm.lmcache_mp_connector", Role: "kv_both",
-		Extra: transferExtra{Host: "tcp://" + loopback, Port: strconv.Itoa(int(w.Backend.Spec.LMCache.PodLocal.Server.Port))},
+		Extra: transferExtra{Host: host, Port: strconv.Itoa(int(a.port(s)))},
 	})
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", transferFlag, err)
@@ -132,6 +155,16 @@ func (a lmcacheVLLM) InjectEngineConfig(pod *corev1.Pod, w Wiring) error {
 	setVariable(c, corev1.EnvVar{Name: hashSeedVariable, Value: hashSeed})
 	setFailOpen(c, w.Backend)
 	return a.addServer(pod, w, line, false)
+}
+
+// KernelCheckInitContainer has the engine's own image load the kernels.
+func (lmcacheVLLM) KernelCheckInitContainer(pod *corev1.Pod, w Wiring) *corev1.Container {
+	c, mode := engineOf(pod, w.Container), v1alpha1.KernelCheck(w.Backend)
+	if !kernelcheck.Wanted(mode, c) {
+		return nil
+	}
+	check := kernelcheck.Container(c, mode == v1alpha1.KernelCheckStrict, Guaranteed(&pod.Spec))
+	return &check
 }
 
 // lmcacheSGLang wires SGLang.
@@ -201,10 +234,14 @@ func checkPages(line commandline.Line, chunk int32) error {
 
 // InjectEngineConfig points SGLang at its server and adds a server of the pod.
 func (a lmcacheSGLang) InjectEngineConfig(pod *corev1.Pod, w Wiring) error {
+	file := ClientFile
+	if w.Backend.Spec.LMCache.Topology == v1alpha1.TopologyNodeLocal {
+		file = nodelocal.ConfigFile
+	}
 	c := engineOf(pod, w.Container)
 	line := commandline.Of(c)
 	setSwitch(c, line, enableLMCacheFlag)
-	commandline.Set(c, lmcacheConfigFlag, ClientFile)
+	commandline.Set(c, lmcacheConfigFlag, file)
 	if w.Observed {
 		setSwitch(c, line, enableMetricsFlag)
 	}

@@ -81,6 +81,9 @@ func removeServer(pod *corev1.Pod) {
 // checkServer wants the names, ports and shared memory of a PodLocal server to
 // be free.
 func (l lmcache) checkServer(pod *corev1.Pod, w Wiring, line commandline.Line) error {
+	if w.Backend.Spec.LMCache.Topology != v1alpha1.TopologyPodLocal {
+		return nil
+	}
 	server := w.Backend.Spec.LMCache.PodLocal.Server
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == ServerContainer || c.Name == ClientConfigContainer {
@@ -176,6 +179,9 @@ func (l lmcache) httpPort(pod *corev1.Pod, w Wiring, line commandline.Line) int3
 // addServer gives the engine its LMCache server: in the pod, or that of the
 // node. With client the engine reads where it is from a file.
 func (l lmcache) addServer(pod *corev1.Pod, w Wiring, line commandline.Line, client bool) error {
+	if w.Backend.Spec.LMCache.Topology == v1alpha1.TopologyNodeLocal {
+		return wireNodeLocal(pod, w, client)
+	}
 	engine := engineOf(pod, w.Container)
 	shm, err := ownShm(pod, engine, w.Backend.Spec.LMCache.PodLocal.Server)
 	if err != nil {
@@ -193,7 +199,7 @@ func (l lmcache) addServer(pod *corev1.Pod, w Wiring, line commandline.Line, cli
 	if err != nil {
 		return err
 	}
-	server.Resources = serverResources(&pod.Spec, server.Resources, w.Guaranteed)
+	server.Resources = serverResources(&pod.Spec, server.Resources)
 	server.VolumeMounts = []corev1.VolumeMount{*shm}
 	if client {
 		addClientFile(pod, engine, &server, w)
@@ -320,11 +326,11 @@ func serverSecurity(engine *corev1.SecurityContext) *corev1.SecurityContext {
 // serverResources keeps the quality of service of the pod: a Guaranteed one
 // stays so. A pod with resources of its own as a whole bounds the server by
 // them.
-func serverResources(spec *corev1.PodSpec, r corev1.ResourceRequirements, guaranteed bool) corev1.ResourceRequirements {
+func serverResources(spec *corev1.PodSpec, r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	if spec.Resources != nil {
 		return corev1.ResourceRequirements{}
 	}
-	if !guaranteed {
+	if !Guaranteed(spec) {
 		return r
 	}
 	limits := corev1.ResourceList{}

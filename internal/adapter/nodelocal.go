@@ -17,12 +17,6 @@ import (
 	"github.com/inferencecache/inference-cache/internal/nodelocal"
 )
 
-// Reason codes of pods that cannot share an LMCache server with their node.
-const (
-	reasonShmConflict  = "shm-conflict"
-	reasonNameConflict = "reserved-name-conflict"
-)
-
 // NodeStorage is what the LMCache servers on the nodes offload to; nil for
 // nil.
 func NodeStorage(binding *Binding) (*nodelocal.Storage, error) {
@@ -81,30 +75,27 @@ func wireNodeLocal(pod *corev1.Pod, w Wiring, clientFile bool) error {
 
 // nodeLocalConflict says what of the user's is where ours would be.
 func nodeLocalConflict(spec *corev1.PodSpec, engine *corev1.Container) error {
-	conflict := func(reason, format string, args ...any) error {
-		return &PodError{Reason: reason, Err: fmt.Errorf(format, args...)}
-	}
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if c.Name == nodelocal.GateContainer {
-			return conflict(reasonNameConflict, "the pod has a container named %s", c.Name)
+			return unfit(ReasonReservedNameConflict, "the pod has a container named %s", c.Name)
 		}
 	}
 	for _, v := range spec.Volumes {
 		if v.Name == nodelocal.ShmVolume || v.Name == nodelocal.ConfigVolume {
-			return conflict(reasonNameConflict, "the pod has a volume named %s", v.Name)
+			return unfit(ReasonReservedNameConflict, "the pod has a volume named %s", v.Name)
 		}
 	}
 	for _, m := range engine.VolumeMounts {
 		switch p := path.Clean(m.MountPath); {
 		case p == nodelocal.ShmMount || strings.HasPrefix(p, nodelocal.ShmMount+"/"):
-			return conflict(reasonShmConflict, "container %q mounts volume %s at %s, where the memory of the node's LMCache server goes", engine.Name, m.Name, p)
+			return unfit(ReasonShmConflict, "container %q mounts volume %s at %s, where the memory of the node's LMCache server goes", engine.Name, m.Name, p)
 		case p == nodelocal.ConfigDir:
-			return conflict(reasonNameConflict, "container %q mounts volume %s at %s", engine.Name, m.Name, p)
+			return unfit(ReasonReservedNameConflict, "container %q mounts volume %s at %s", engine.Name, m.Name, p)
 		}
 	}
 	for _, v := range engine.Env {
 		if v.Name == nodelocal.NodeIPVariable && !equality.Semantic.DeepEqual(v, nodelocal.NodeIP()) {
-			return conflict(reasonNameConflict, "container %q sets %s itself", engine.Name, v.Name)
+			return unfit(ReasonReservedNameConflict, "container %q sets %s itself", engine.Name, v.Name)
 		}
 	}
 	return nil

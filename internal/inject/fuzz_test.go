@@ -49,6 +49,7 @@ func FuzzPodInjection(f *testing.F) {
 		allAdapters(&o)
 		for i, backend := range []*v1alpha1.CacheBackend{
 			newBackend(vllm), newBackend(sglang), newBackend(vllm, podLocal), newBackend(sglang, withRedis), newBackend(sglang, hiCache),
+			newBackend(vllm, nodeLocal),
 		} {
 			if i != seeded { // the seeds' wired pods are those of one backend
 				backend.UID = types.UID(fmt.Sprint(i))
@@ -105,7 +106,7 @@ func checkKept(t *testing.T, before, after *corev1.Pod) {
 			}
 		}
 		for _, m := range c.VolumeMounts {
-			mine := m.Name == adapter.ShmVolume || m.Name == adapter.ClientVolume
+			mine := strings.HasPrefix(m.Name, "lmcache-")
 			if !mine && !slices.ContainsFunc(got.VolumeMounts, func(w corev1.VolumeMount) bool { return cmp.Equal(m, w) }) {
 				t.Fatalf("mount %s is gone", m.Name)
 			}

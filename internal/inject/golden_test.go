@@ -132,6 +132,15 @@ func podLocal(b *v1alpha1.CacheBackend) {
 	}}}
 }
 
+// nodeLocal also has the engines' kernels checked.
+func nodeLocal(b *v1alpha1.CacheBackend) {
+	offloads(b)
+	b.Annotations = map[string]string{v1alpha1.AnnotationKernelCheck: string(v1alpha1.KernelCheckStrict)}
+	b.Spec.LMCache = &v1alpha1.LMCacheSpec{Topology: v1alpha1.TopologyNodeLocal, NodeLocal: &v1alpha1.NodeLocalLMCache{Server: v1alpha1.NodeLocalServer{
+		Image: "ic.test/lmcache" + digest, Port: 6555, HTTPPort: 6556, L1Capacity: resource.MustParse("60Gi"), MaxGPUWorkers: 8, MaxCPUWorkers: 4,
+	}}}
+}
+
 func withRedis(b *v1alpha1.CacheBackend) {
 	podLocal(b)
 	b.Spec.RemoteStorage = &v1alpha1.RemoteStorageSpec{Provider: v1alpha1.ProviderRedis, Ownership: v1alpha1.OwnershipManaged}
@@ -174,6 +183,7 @@ var tiers = map[string]tier{
 	"lmcache-":          {both, podLocal, allAdapters, tierShapes},
 	"lmcache-redis-":    {both, withRedis, allAdapters, tierShapes},
 	"hicache-":          {both[1:], hiCache, allAdapters, tierShapes},
+	"lmcache-node-":     {both, nodeLocal, allAdapters, []string{"one-container", "own-tier-flags", "job"}},
 	"lmcache-ordinary-": {both, podLocal, ordinary, []string{"one-container", "job"}},
 }
 

@@ -123,7 +123,7 @@ func wire(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (Outcome, 
 		return outcome, nil
 	}
 	w := adapter.Wiring{
-		Backend: backend, Container: e.container.Name, OrdinaryContainers: o.OrdinaryContainer, Guaranteed: isGuaranteed(spec),
+		Backend: backend, Container: e.container.Name, OrdinaryContainers: o.OrdinaryContainer,
 		Observed: observationOf(backend).ModelID != "" && o.Image != "",
 	}
 	if adapter.WatchesOnly(backend) {

@@ -126,6 +126,18 @@ func sibling(c corev1.Container) func(*corev1.Pod) {
 }
 
 func TestTierPreconditions(t *testing.T) {
+	caused := map[string]bool{}
+	for _, tc := range tierCases {
+		caused[tc.reason] = true
+	}
+	for _, reason := range []string{
+		inject.ReasonEngineArgsConflict, inject.ReasonReservedNameConflict, inject.ReasonParallelism, inject.ReasonPageSizeMissing,
+		inject.ReasonPageSizeMismatch, inject.ReasonShmConflict,
+	} {
+		if !caused[reason] {
+			t.Errorf("no case causes %s", reason)
+		}
+	}
 	for name, tc := range tierCases {
 		t.Run(name, func(t *testing.T) {
 			o := options()

@@ -37,4 +37,4 @@ var provenOfStorage = []provenReason{
 }
 
 // unproven are left to the code that is being written around them.
-var unproven = map[string]bool{"endpoint-unresolved": true, "ServerCAConflict": true}
+var unproven = map[string]bool{"ServerCAConflict": true}

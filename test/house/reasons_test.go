@@ -16,7 +16,7 @@ import (
 )
 
 // reasonSources are the packages whose constants are the reasons below.
-var reasonSources = []string{"internal/controller", "internal/inject", "internal/propagate"}
+var reasonSources = []string{"internal/controller", "internal/inject", "internal/propagate", "internal/adapter"}
 
 // reasonName matches constants that become reasons of conditions or codes.
 var reasonName = regexp.MustCompile(`^(reason|Reason|code|Warn)[A-Z]`)
@@ -116,8 +116,13 @@ var proven = []provenReason{
 	{"skipped pod", "adapter-unsupported", inInject + "Reasons"},
 	{"skipped pod", "binding-unsupported", inInject + "Reasons"},
 	{"skipped pod", "engine-container-not-found", inInject + "Reasons"},
-	{"skipped pod", "engine-args-conflict", inInject + "Reasons"},
-	{"skipped pod", "reserved-name-conflict", inInject + "Reasons"},
+	{"skipped pod", "endpoint-unresolved", inInject + "StoragesThatCannotBeUsed"},
+	{"skipped pod", "engine-args-conflict", inInject + "TierPreconditions"},
+	{"skipped pod", "reserved-name-conflict", inInject + "TierPreconditions"},
+	{"skipped pod", "parallelism-unsupported", inInject + "TierPreconditions"},
+	{"skipped pod", "page-size-missing", inInject + "TierPreconditions"},
+	{"skipped pod", "page-size-mismatch", inInject + "TierPreconditions"},
+	{"skipped pod", "shm-conflict", inInject + "TierPreconditions"},
 	{"skipped pod", "os-unsupported", inInject + "Reasons"},
 	{"skipped pod", "breaker-open", inInject + "BreakerHoldsThePublisherBack"},
 	{"skipped pod", "predates-backend", inController + "UnseenPodsAreExplainedOnce"},
