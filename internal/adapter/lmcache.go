@@ -76,7 +76,9 @@ const (
 )
 
 func (lmcacheVLLM) ReservedArgs() []string { return []string{transferFlag, hybridFlag} }
-func (lmcacheVLLM) ReservedEnv() []string  { return []string{hashSeedVariable, failOpenVariable} }
+func (lmcacheVLLM) ReservedEnv() []string {
+	return []string{hashSeedVariable, failOpenVariable, nodelocal.NodeIPVariable}
+}
 
 // ValidateEnginePod wants one rank, and flags that leave room for ours.
 func (a lmcacheVLLM) ValidateEnginePod(pod *corev1.Pod, w Wiring) error {
@@ -191,7 +193,9 @@ const (
 func (lmcacheSGLang) ReservedArgs() []string {
 	return []string{enableLMCacheFlag, lmcacheConfigFlag, enableMetricsFlag}
 }
-func (lmcacheSGLang) ReservedEnv() []string { return []string{experimentalVariable, failOpenVariable} }
+func (lmcacheSGLang) ReservedEnv() []string {
+	return []string{experimentalVariable, failOpenVariable, nodelocal.NodeIPVariable}
+}
 
 // ValidateEnginePod wants chunks of whole pages, and flags that leave room for
 // ours.

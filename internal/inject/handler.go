@@ -26,7 +26,8 @@ import (
 // HandlerOptions of the pod webhooks. Live is required.
 type HandlerOptions struct {
 	Options
-	// Live lists CacheBackends from the API server; Cached is asked before.
+	// Live lists CacheBackends from the API server, and reads the namespaces
+	// of NodeLocal backends; Cached is asked for the former before.
 	// Default of Cached: Live.
 	Live, Cached client.Reader
 	// Resolve finds the storage of a backend and is asked once for a pod.
@@ -182,6 +183,9 @@ func (h *Handler) decide(ctx context.Context, pod *corev1.Pod, dryRun bool) (*co
 // resolved are the options for one pod, whose backend is resolved at most once.
 func (h *Handler) resolved(ctx context.Context) Options {
 	options := h.options.Options
+	if options.PodSecurity == nil {
+		options.PodSecurity = func(namespace string) (string, error) { return podSecurity(ctx, h.options.Live, namespace) }
+	}
 	if h.options.Resolve == nil {
 		return options
 	}

@@ -34,6 +34,9 @@ type Options struct {
 	// Bindings resolves the storage of backends. Default: those with one are
 	// skipped.
 	Bindings BindingResolver
+	// PodSecurity returns the Pod Security level that a namespace enforces,
+	// empty for none. Default: none is enforced.
+	PodSecurity func(namespace string) (string, error)
 }
 
 func (o Options) withDefaults() Options {
@@ -42,6 +45,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Bindings == nil {
 		o.Bindings = noBindings
+	}
+	if o.PodSecurity == nil {
+		o.PodSecurity = func(string) (string, error) { return "", nil }
 	}
 	return o
 }
@@ -203,6 +209,9 @@ func offload(pod *corev1.Pod, a adapter.Adapter, w *adapter.Wiring, o Options) (
 		if err := validator.ValidateEnginePod(pod, *w); err != nil {
 			return Outcome{}, err
 		}
+	}
+	if outcome, err := admitted(pod, w.Backend, o); outcome.Reason != "" || err != nil {
+		return outcome, err
 	}
 	binding, err := o.Bindings(w.Backend)
 	switch {

@@ -35,6 +35,7 @@ const (
 	ReasonReservedNameConflict    = adapter.ReasonReservedNameConflict
 	ReasonShmConflict             = adapter.ReasonShmConflict
 	ReasonOSUnsupported           = "os-unsupported"
+	ReasonPodSecurity             = "pod-security"
 	ReasonBreakerOpen             = "breaker-open"
 	ReasonBackendLookupFailed     = "backend-lookup-failed"
 	ReasonInternalError           = "internal-error"

@@ -16,7 +16,7 @@ import (
 )
 
 // reasonSources are the packages whose constants are the reasons below.
-var reasonSources = []string{"internal/controller", "internal/inject", "internal/propagate", "internal/adapter"}
+var reasonSources = []string{"internal/controller", "internal/inject", "internal/propagate", "internal/adapter", "internal/nodelocal", "internal/kernelcheck"}
 
 // reasonName matches constants that become reasons of conditions or codes.
 var reasonName = regexp.MustCompile(`^(reason|Reason|code|Warn)[A-Z]`)
@@ -123,6 +123,20 @@ var proven = []provenReason{
 	{"skipped pod", "page-size-missing", inInject + "TierPreconditions"},
 	{"skipped pod", "page-size-mismatch", inInject + "TierPreconditions"},
 	{"skipped pod", "shm-conflict", inInject + "TierPreconditions"},
+	{"CacheBackend Ready", "False/EngineKernelDegraded", inController + "BackendKernels"},
+	{"CacheBackend EngineKernelsHealthy", "True/KernelsHealthy", inController + "BackendKernels"},
+	{"CacheBackend EngineKernelsHealthy", "False/KernelLoadFailed", inController + "BackendKernels"},
+	{"CacheBackend EngineKernelsHealthy", "Unknown/KernelCheckError", inController + "BackendKernels"},
+	{"CacheBackend EngineKernelsHealthy", "Unknown/KernelCheckPending", inController + "BackendKernels"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalServerPoolPending", inController + "NodeServersFollowTheEngines"},
+	{"CacheBackend ConnectorReady", "False/EngineSchedulingPending", inController + "NodeServersFollowTheEngines"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalNameConflict", inController + "NodeServersNameWhatIsInTheirWay"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalServerRejected", inController + "NodeServersNameWhoRefusesThem"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalHostPortConflict", inController + "NodeServersReportPortsCrowdsAndCopies"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalWorkerCapacityExceeded", inController + "NodeServersReportPortsCrowdsAndCopies"},
+	{"CacheBackend ConnectorReady", "False/AmbiguousNodeLocalServers", inController + "NodeServersReportPortsCrowdsAndCopies"},
+	{"CacheBackend ConnectorReady", "False/NodeLocalServerOutdated", inController + "NodeServersOfAnotherConfigurationWaitForTheirEngines"},
+	{"skipped pod", "pod-security", inInject + "PodSecurityKeepsNodeFoldersOut"},
 	{"skipped pod", "os-unsupported", inInject + "Reasons"},
 	{"skipped pod", "breaker-open", inInject + "BreakerHoldsThePublisherBack"},
 	{"skipped pod", "predates-backend", inController + "UnseenPodsAreExplainedOnce"},
