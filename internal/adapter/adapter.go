@@ -150,6 +150,21 @@ func EventPorts(e *v1alpha1.KVEventsSpec) (events, replay int32) {
 	return events, replay
 }
 
+// IsEventPort says whether a backend's engines have a port for events or their
+// replay.
+func IsEventPort(backend *v1alpha1.CacheBackend, port int32) bool {
+	var events *v1alpha1.KVEventsSpec
+	if o := backend.Spec.Observation; o != nil {
+		events = o.KVEvents
+	}
+	ranks := int32(1)
+	if events != nil && events.DataParallelRanks != nil {
+		ranks = *events.DataParallelRanks
+	}
+	first, replay := EventPorts(events)
+	return port >= first && port < first+ranks || replay != 0 && port >= replay && port < replay+ranks
+}
+
 // DefaultChunkSize is the tokens of one chunk unless a backend says otherwise.
 const DefaultChunkSize = 256
 

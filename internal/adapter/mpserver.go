@@ -159,18 +159,8 @@ func (l lmcache) httpPort(pod *corev1.Pod, w Wiring, line commandline.Line) int3
 			used = append(used, p.ContainerPort)
 		}
 	}
-	var events *v1alpha1.KVEventsSpec
-	if o := w.Backend.Spec.Observation; o != nil {
-		events = o.KVEvents
-	}
-	first, replay := EventPorts(events)
-	ranks := int32(1)
-	if events != nil && events.DataParallelRanks != nil {
-		ranks = *events.DataParallelRanks
-	}
 	for port := int32(firstHTTPPort); ; port++ {
-		events := port >= first && port < first+ranks || port >= replay && port < replay+ranks
-		if !events && !slices.Contains(used, port) {
+		if !IsEventPort(w.Backend, port) && !slices.Contains(used, port) {
 			return port
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
+	"github.com/inferencecache/inference-cache/internal/storage"
 )
 
 const defaultFirstEventTimeout = 5 * time.Minute
@@ -49,6 +50,14 @@ func (defaultBackend) Default(_ context.Context, b *v1alpha1.CacheBackend) error
 	if spec.Observation.FirstEventTimeout == nil {
 		spec.Observation.FirstEventTimeout = &metav1.Duration{Duration: defaultFirstEventTimeout}
 	}
+	if remote := spec.RemoteStorage; remote != nil && remote.Provider == v1alpha1.ProviderRedis && remote.Ownership == v1alpha1.OwnershipManaged {
+		if remote.Redis == nil {
+			remote.Redis = &v1alpha1.RedisSpec{}
+		}
+		if remote.Redis.Image == "" {
+			remote.Redis.Image = storage.DefaultRedisImage
+		}
+	}
 	if events := spec.Observation.KVEvents; events != nil && events.Transport == "" {
 		events.Transport = v1alpha1.TransportWildcard
 		if events.Inject {
@@ -72,10 +81,11 @@ type backendRules struct {
 func (r backendRules) judge(b *v1alpha1.CacheBackend) verdict {
 	v := verdict{always: checkSelector(b), others: checkAnnotations(b)}
 	spec := field.NewPath("spec")
-	if _, ok := r.registry.For(b); !ok {
+	if _, ok := r.registry.For(b); !ok && !r.registry.Serves(b) {
 		v.others = append(v.others, field.Invalid(spec.Child("type"), b.Spec.Type, r.registry.Unsupported(b)))
 	}
 	v.others = append(v.others, r.checkIntegration(b)...)
+	v.others = append(v.others, checkTiers(b)...)
 	if b.Spec.Observation != nil {
 		v.others = append(v.others, checkObservation(spec.Child("observation"), b.Spec.Observation)...)
 	}
@@ -132,6 +142,10 @@ func checkAnnotations(b *v1alpha1.CacheBackend) (errs field.ErrorList) {
 		if ok && value != "true" && value != "false" {
 			errs = append(errs, field.NotSupported(field.NewPath("metadata", "annotations").Key(name), value, []string{"true", "false"}))
 		}
+	}
+	modes := []v1alpha1.KernelCheckMode{v1alpha1.KernelCheckAuto, v1alpha1.KernelCheckReportOnly, v1alpha1.KernelCheckStrict, v1alpha1.KernelCheckOff}
+	if mode, ok := b.Annotations[v1alpha1.AnnotationKernelCheck]; ok && !slices.Contains(modes, v1alpha1.KernelCheckMode(mode)) {
+		errs = append(errs, field.NotSupported(field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationKernelCheck), v1alpha1.KernelCheckMode(mode), modes))
 	}
 	return errs
 }

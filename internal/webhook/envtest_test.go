@@ -16,7 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/kubetest"
+	"github.com/inferencecache/inference-cache/internal/storage"
 	"github.com/inferencecache/inference-cache/internal/webhook"
 )
 
@@ -62,10 +64,10 @@ func storeAll(t *testing.T, cluster *kubetest.Cluster, cases map[string]admissio
 
 // register makes the API server ask the webhooks, and in namespaces labelled
 // so also those of the narrow tenant scope.
-func register(t *testing.T, cluster *kubetest.Cluster) {
+func register(t *testing.T, cluster *kubetest.Cluster, registry *adapter.Registry) {
 	t.Helper()
 	for scope, suffix := range map[webhook.TenantScope]string{"": "", webhook.TenantScopeNamespace: "-narrow"} {
-		handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client, TenantScope: scope})
+		handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client, TenantScope: scope, Registry: registry})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,13 +98,21 @@ func register(t *testing.T, cluster *kubetest.Cluster) {
 }
 
 func TestEnvtestAdmission(t *testing.T) {
-	cluster := kubetest.Start(t, crds)
 	cases := map[string]admissionCase{}
 	for _, group := range []map[string]admissionCase{backendCases, resourceCases, updateCases, policyCases, templateCases} {
 		maps.Copy(cases, group)
 	}
+	admitAll(t, adapter.Core(), cases)
+}
+
+func TestEnvtestTierAdmission(t *testing.T) { admitAll(t, adapter.All(), tierCases) }
+
+// admitAll puts cases to an API server whose webhooks know some adapters.
+func admitAll(t *testing.T, registry *adapter.Registry, cases map[string]admissionCase) {
+	t.Helper()
+	cluster := kubetest.Start(t, crds)
 	all := storeAll(t, cluster, cases)
-	register(t, cluster)
+	register(t, cluster, registry)
 	for name, tc := range all {
 		t.Run(name, func(t *testing.T) {
 			_, old, object := copies(tc.admissionCase, tc.namespace)
@@ -165,7 +175,9 @@ var schemaCases = map[string]admissionCase{
 func TestEnvtestSchemas(t *testing.T) {
 	cluster := kubetest.Start(t, crds)
 	cluster.Namespace(t, "team", nil)
-	for name, tc := range schemaCases {
+	cases := maps.Clone(schemaCases)
+	maps.Copy(cases, tierSchemaCases)
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			_, _, object := copies(tc, "team")
 			checkRefusals(t, kubetest.Message(cluster.Client.Create(t.Context(), object)), tc.refusals)
@@ -193,7 +205,7 @@ func TestEnvtestSchemas(t *testing.T) {
 
 func TestEnvtestDefaulting(t *testing.T) {
 	cluster := kubetest.Start(t, crds)
-	register(t, cluster)
+	register(t, cluster, adapter.All())
 	cluster.Namespace(t, "team", nil)
 	b := &v1alpha1.CacheBackend{
 		ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "team"},
@@ -205,6 +217,15 @@ func TestEnvtestDefaulting(t *testing.T) {
 	i, o := b.Spec.Integration, b.Spec.Observation
 	if i == nil || i.Mode != v1alpha1.ModeOffload || i.Role != v1alpha1.RoleReadWrite || !*i.FailOpen || o == nil || o.FirstEventTimeout.Minutes() != 5 {
 		t.Errorf("integration %+v, observation %+v, want the defaults", i, o)
+	}
+	stored := podLocal(managed(), spec(func(s *v1alpha1.CacheBackendSpec) { s.RemoteStorage.Redis = nil }))
+	place(stored, "team")
+	stored.Name = "stored"
+	if err := cluster.Client.Create(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	if redis := stored.Spec.RemoteStorage.Redis; redis == nil || redis.Image != storage.DefaultRedisImage {
+		t.Errorf("redis %+v, want the default image", redis)
 	}
 }
 

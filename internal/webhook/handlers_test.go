@@ -138,7 +138,9 @@ func request(t *testing.T, old, object client.Object) *admissionv1.AdmissionRequ
 	return r
 }
 
-func runCases(t *testing.T, cases map[string]admissionCase) {
+func runCases(t *testing.T, cases map[string]admissionCase) { runCasesWith(t, adapter.Core(), cases) }
+
+func runCasesWith(t *testing.T, registry *adapter.Registry, cases map[string]admissionCase) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			scheme := newScheme(t)
@@ -147,7 +149,7 @@ func runCases(t *testing.T, cases map[string]admissionCase) {
 				existing = append(existing, old)
 			}
 			handlers, err := webhook.Handlers(scheme, webhook.Options{
-				Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(existing...).Build(), TenantScope: tc.scope,
+				Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(existing...).Build(), TenantScope: tc.scope, Registry: registry,
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -11,13 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/commandline"
 )
 
 // checkOverrides keeps overrides away from what the wiring rests on.
 func checkOverrides(path *field.Path, o *v1alpha1.EngineOverrides, reservedArgs, reservedEnv []string) (errs field.ErrorList) {
 	flags := func(child string, args []string) {
 		for i, arg := range args {
-			flag, _, _ := strings.Cut(arg, "=")
+			flag, _, _ := strings.Cut(commandline.FlagName(arg), "=")
+			flag, _, _ = strings.Cut(flag, ".") // a member of a flag that takes JSON
 			if strings.HasPrefix(flag, "-") && slices.Contains(reservedArgs, flag) {
 				errs = append(errs, field.Forbidden(path.Child(child).Index(i), flag+" belongs to the integration"))
 			}
