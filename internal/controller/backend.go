@@ -154,7 +154,7 @@ func (r *BackendReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	r.afterTest(&object, s)
 	if s.supported {
 		// Tried again at the next look: what pods lack must not delay that.
-		if err := errors.Join(r.explain(ctx, &object, before.Injection, found.pods), r.repair(ctx, &object, found.pods)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(r.explain(ctx, &object, before.Injection, found.pods), r.repair(ctx, &object, found.pods, s.now.Time)); err != nil && ctx.Err() == nil {
 			r.options.Logger.Error("cannot do all for the pods of a backend", "backend", request.String(), "error", err)
 		}
 	}
@@ -245,7 +245,7 @@ func (r *BackendReconciler) next(name types.NamespacedName, s *sighting, gate ti
 	if gate > 0 {
 		next = min(next, gate)
 	}
-	if overdue := s.pods.untilOverdue(r.options.Now()); overdue > 0 {
+	if overdue := s.pods.untilOverdue(s.now.Time); overdue > 0 {
 		next = min(next, overdue)
 	}
 	if s.nodesNext > 0 {

@@ -102,7 +102,7 @@ func (r *BackendReconciler) gather(ctx context.Context, b *v1alpha1.CacheBackend
 			f.sort(b, &pods.Items[i])
 		}
 	}
-	r.troubles.note(client.ObjectKeyFromObject(b), f.publishers, r.options.Now())
+	r.troubles.note(client.ObjectKeyFromObject(b), f.publishers, r.options.Now().Truncate(time.Second))
 	return f, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,8 +33,9 @@ func (f *podFacts) unblocking(p *publisher) string {
 }
 
 // repair gives publishers that hold their pods up the image that new pods get,
-// unless that is known not to work either.
-func (r *BackendReconciler) repair(ctx context.Context, b *v1alpha1.CacheBackend, f *podFacts) error {
+// unless that is known not to work either. Its time is that of the breaker's
+// verdict.
+func (r *BackendReconciler) repair(ctx context.Context, b *v1alpha1.CacheBackend, f *podFacts, now time.Time) error {
 	if !r.options.RepairSidecarImage || f.image == "" || b.Status.Injection == nil {
 		return nil
 	}
@@ -43,7 +45,7 @@ func (r *BackendReconciler) repair(ctx context.Context, b *v1alpha1.CacheBackend
 	var failed error
 	for i := range f.publishers {
 		p := &f.publishers[i]
-		if p.image == f.image || !p.overdue(r.options.Now()) {
+		if p.image == f.image || !p.overdue(now) {
 			continue
 		}
 		if err := r.patchImage(ctx, p, f.image); err != nil {
@@ -52,7 +54,7 @@ func (r *BackendReconciler) repair(ctx context.Context, b *v1alpha1.CacheBackend
 		}
 		r.options.Logger.Info("gave a publisher that did not start another image", "namespace", p.pod.Namespace, "pod", p.pod.Name, "reason", p.reason)
 		e := podEvent{corev1.EventTypeNormal, "SidecarRepaired", p.reason + ": the publisher's image is now " + f.image, f.image, referenceTo(b)}
-		if err := tellPod(ctx, r.options.Client, p.pod, e, r.options.Now()); err != nil {
+		if err := tellPod(ctx, r.options.Client, p.pod, e, now); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("write the event of pod %s: %w", p.pod.Name, err))
 		}
 	}

@@ -141,6 +141,18 @@ func TestBreakerOpens(t *testing.T) {
 	}
 }
 
+// Statuses hold whole seconds; a clock between them delays nothing.
+func TestBreakerOpensBetweenSeconds(t *testing.T) {
+	b := breakerBench(t, publisherPod("p", "pub:1", true, waitingFor("ErrImagePull")))
+	b.advance(900 * time.Millisecond)
+	b.pass()
+	b.advance(59*time.Second + 150*time.Millisecond)
+	b.pass()
+	if !b.breaker().Open {
+		t.Error("not open once the minute is over")
+	}
+}
+
 // A publisher that dies runs for a moment in between.
 func TestBreakerSeesThroughRestarts(t *testing.T) {
 	b := breakerBench(t, publisherPod("p", "pub:1", true, waitingFor("CrashLoopBackOff")))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,6 +163,31 @@ func TestEnvtestInjection(t *testing.T) {
 			t.Error(err)
 		}
 		must(t, cluster.Client.Delete(ctx, second))
+	})
+	t.Run("an open breaker lets in trials only", func(t *testing.T) {
+		wired := create(t, newPod(vllm))
+		open := func(since time.Duration) {
+			at := metav1.NewTime(time.Now().Add(-since))
+			must(t, cluster.Client.Get(ctx, client.ObjectKeyFromObject(backend), backend))
+			backend.Status.Injection = &v1alpha1.InjectionStatus{Breaker: &v1alpha1.InjectionBreaker{
+				Open: since > 0, Reason: "ErrImageNeverPull", Since: &at, Image: options().Image,
+				ConfigHash: wired.Annotations[v1alpha1.AnnotationInjectedConfigHash],
+			}}
+			must(t, cluster.Client.Status().Update(ctx, backend))
+		}
+		reason := func() string { return create(t, newPod(vllm)).Annotations[v1alpha1.AnnotationInjectSkipped] }
+		open(time.Minute)
+		if got := reason(); got != inject.ReasonBreakerOpen {
+			t.Errorf("reason %q after a minute", got)
+		}
+		open(11 * time.Minute)
+		if first, second := reason(), reason(); first != "" || second != inject.ReasonBreakerOpen {
+			t.Errorf("reasons %q and %q after eleven minutes, want one trial", first, second)
+		}
+		open(0)
+		if got := reason(); got != "" {
+			t.Errorf("reason %q once it is closed", got)
+		}
 	})
 	t.Run("stamps do not change later", func(t *testing.T) { stampsStay(t, cluster, create(t, newPod(vllm))) })
 }
