@@ -21,8 +21,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/inject"
 	"github.com/inferencecache/inference-cache/internal/kubetest"
+	"github.com/inferencecache/inference-cache/internal/storage"
 	"github.com/inferencecache/inference-cache/internal/webhook"
 )
 
@@ -75,9 +77,15 @@ func podOf(t *testing.T, object *unstructured.Unstructured) *corev1.Pod {
 // on, and creates the pods of its workloads.
 func TestEnvtestSamples(t *testing.T) {
 	cluster := kubetest.Start(t, "../../deploy/crds")
-	handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client})
+	handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client, Registry: adapter.All()})
 	must(t, err)
-	handler := inject.NewHandler(inject.HandlerOptions{Options: options(), Live: cluster.Client})
+	pods := options()
+	resolver := &storage.Resolver{Reader: cluster.Client, Providers: storage.All()}
+	pods.Registry = adapter.All()
+	pods.Bindings = func(backend *v1alpha1.CacheBackend) (*adapter.Binding, error) {
+		return resolver.Resolve(t.Context(), backend)
+	}
+	handler := inject.NewHandler(inject.HandlerOptions{Options: pods, Live: cluster.Client})
 	handlers[webhook.PodPath], err = handler.Inject()
 	must(t, err)
 	handlers[webhook.StampsPath], err = handler.Strip()
