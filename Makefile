@@ -37,7 +37,7 @@ test: ## Run the test suite (needs only Go; with a C compiler also the race dete
 	$(GO) test $(TEST_FLAGS) ./...
 
 .PHONY: lint
-lint: generate-check ## gofmt, vet, staticcheck, house rules, generated code up to date
+lint: generate-check chart-check ## gofmt, vet, staticcheck, house rules, generated code up to date
 	@unformatted="$$(gofmt -l api cmd internal pkg test tools proto)"; \
 	if [ -n "$$unformatted" ]; then echo "gofmt needed:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
