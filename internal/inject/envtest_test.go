@@ -22,15 +22,17 @@ import (
 
 // start runs an API server that asks a handler about pods, in a namespace that
 // admits only restricted pods and has one backend for the domain d.
-func start(t *testing.T) (*kubetest.Cluster, *v1alpha1.CacheBackend) {
+func start(t *testing.T) (*kubetest.Cluster, *v1alpha1.CacheBackend) { return startWith(t, options()) }
+
+func startWith(t *testing.T, o inject.Options) (*kubetest.Cluster, *v1alpha1.CacheBackend) {
 	t.Helper()
 	cluster := kubetest.Start(t, "../../deploy/crds")
-	handler := inject.NewHandler(inject.HandlerOptions{Options: options(), Live: cluster.Client})
+	handler := inject.NewHandler(inject.HandlerOptions{Options: o, Live: cluster.Client})
 	injecting, err := handler.Inject()
 	must(t, err)
 	stripping, err := handler.Strip()
 	must(t, err)
-	handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client})
+	handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client, Registry: o.Registry})
 	must(t, err)
 	handlers[webhook.PodPath], handlers[webhook.StampsPath] = injecting, stripping
 	url, authority := kubetest.Serve(t, handlers)
@@ -80,7 +82,7 @@ func restricted(p *corev1.Pod) *corev1.Pod {
 }
 
 func injected(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == inject.SidecarName })
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return c.Name == inject.SidecarName })
 }
 
 func TestEnvtestInjection(t *testing.T) {
