@@ -99,7 +99,12 @@ func TestChartInstallsAndAnswersLookups(t *testing.T) {
 	if len(answer.ReplicaScores) > 0 || answer.ReasonCode == "" {
 		t.Errorf("without engines: %v", answer)
 	}
-	if _, err := e.lookup("client", "--tenant=of-others", "--model=sim", "--bytes=a"); err == nil || !strings.Contains(err.Error(), "PermissionDenied") {
-		t.Errorf("the tenant of others: %v", err)
+	others, err := e.lookup("client", "--tenant=of-others", "--model=sim", "--bytes=a")
+	if err != nil || len(others.ReplicaScores) > 0 || others.ReasonCode == "" {
+		t.Errorf("the tenant of others, which answers like an absent one: %v, %v", others, err)
+	}
+	_, err = e.tool("client", "lookup", "--server="+serverName+":9090", "--ca-file="+lookupCA, "--tenant="+e.namespace, "--model=sim", "--bytes=a")
+	if err == nil || !strings.Contains(err.Error(), "Unauthenticated") {
+		t.Errorf("a caller without a token: %v", err)
 	}
 }
