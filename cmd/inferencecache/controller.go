@@ -65,7 +65,7 @@ func (o *controllerOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.grpcAddress, "policy-server-grpc-address", "inference-cache-server.inference-cache-system.svc.cluster.local:9090", "gRPC of the servers, part of the self-test; with --server-discovery=endpoints only its port and name count; empty leaves it out")
 	flags.IntVar(&x.Reconciles, "max-concurrent-reconciles", controller.DefaultReconciles, "resources of a kind looked at at once")
 	flags.StringVar(&o.discovery, "server-discovery", string(controller.DiscoverURL), "url: call exactly those URLs; endpoints: call every endpoint of the Service in them")
-	flags.StringVar(&o.caFile, "server-ca-file", "", "authorities that servers' certificates are checked against (default the system's)")
+	flags.StringVar(&o.caFile, "server-ca-file", "", "authorities that servers' certificates are checked against (default with --server-cert-mode=self what the leader keeps, else the system's)")
 	flags.StringVar(&o.serverName, "server-name", "", "name in servers' certificates, whatever address is called (default the host of the URL)")
 	flags.StringVar(&o.controllerTokenFile, "controller-token-file", controlclient.DefaultControllerTokenFile, "token for polls; a missing file sends none")
 	flags.StringVar(&o.policyTokenFile, "policy-token-file", controlclient.DefaultPolicyTokenFile, "token for pushes; a missing file sends none")

@@ -23,6 +23,7 @@ import (
 	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 	"github.com/inferencecache/inference-cache/internal/controller"
+	"github.com/inferencecache/inference-cache/internal/credential"
 )
 
 // setFace has the self-test include the servers' gRPC.
@@ -35,9 +36,21 @@ func (o *controllerOptions) setFace(logger *slog.Logger) error {
 	}
 	o.controller.Face = &controller.GRPCFace{
 		Address: o.grpcAddress, EachServer: o.controller.Discovery == controller.DiscoverEndpoints,
-		CAFile: o.caFile, ServerName: o.serverName, TokenFile: o.lookupTokenFile, Logger: logger,
+		CAFile: o.caFile, Roots: o.keptRoots(), ServerName: o.serverName, TokenFile: o.lookupTokenFile, Logger: logger,
 	}
 	return nil
+}
+
+// keptRoots are the authorities that the leader keeps for the servers, where no
+// file says others.
+func (o *controllerOptions) keptRoots() credential.Roots {
+	if o.caFile != "" || o.webhooks.serverCertMode != serverCertsSelf {
+		return nil
+	}
+	if o.controller.ServerCerts.Trust == nil {
+		o.controller.ServerCerts.Trust = new(auth.Authorities)
+	}
+	return o.controller.ServerCerts.Trust
 }
 
 // httpClient checks servers against one name whatever address is dialled.
@@ -50,7 +63,7 @@ func (o *controllerOptions) httpClient(logger *slog.Logger) (*http.Client, error
 		}
 		name = parsed.Hostname()
 	}
-	servers := &serverTrust{file: o.caFile, name: name, logger: logger}
+	servers := &serverTrust{file: o.caFile, kept: o.keptRoots(), name: name, logger: logger}
 	// A file that a certificate's keeper has not written yet is waited for.
 	if _, err := servers.authorities(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("--server-ca-file: %w", err)
@@ -70,15 +83,19 @@ func (o *controllerOptions) httpClient(logger *slog.Logger) (*http.Client, error
 // later and change.
 type serverTrust struct {
 	file, name string
+	kept       credential.Roots // instead of a file; may be nil
 	logger     *slog.Logger
 
 	mu    sync.Mutex
 	roots *auth.Roots // guarded by mu, nil until the file is there
 }
 
-// authorities are nil, those of the system, without a file.
+// authorities are nil, those of the system, where nothing says others.
 func (s *serverTrust) authorities() (*x509.CertPool, error) {
-	if s.file == "" {
+	switch {
+	case s.kept != nil:
+		return s.kept.Pool(), nil
+	case s.file == "":
 		return nil, nil
 	}
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/inferencecache/inference-cache/internal/livefile"
 )
@@ -29,6 +30,30 @@ func OpenRoots(path string, logger *slog.Logger) (*Roots, error) {
 
 // Pool returns the authorities, which must not be changed.
 func (r *Roots) Pool() *x509.CertPool { return r.file.Get() }
+
+// Authorities are certificate authorities that somebody hands over. The zero
+// value trusts nobody. It is safe for concurrent use.
+type Authorities struct {
+	pool atomic.Pointer[x509.CertPool]
+}
+
+// Replace trusts exactly the certificates of a PEM text from now on.
+func (a *Authorities) Replace(pem []byte) error {
+	roots, err := parseRoots(pem)
+	if err != nil {
+		return fmt.Errorf("certificate authorities: %w", err)
+	}
+	a.pool.Store(roots)
+	return nil
+}
+
+// Pool returns the authorities, which must not be changed.
+func (a *Authorities) Pool() *x509.CertPool {
+	if pool := a.pool.Load(); pool != nil {
+		return pool
+	}
+	return x509.NewCertPool()
+}
 
 func parseRoots(pem []byte) (*x509.CertPool, error) {
 	roots := x509.NewCertPool()

@@ -35,6 +35,8 @@ type GRPCFace struct {
 	EachServer bool
 	// CAFile and ServerName are those of credential.Options; default no TLS.
 	CAFile, ServerName string
+	// Roots are the authorities where no CAFile is given; default none.
+	Roots credential.Roots
 	// TokenFile is shown if it exists, over TLS or loopback only; default
 	// none.
 	TokenFile string
@@ -82,8 +84,8 @@ func (f *GRPCFace) dial(server Server) (*grpc.ClientConn, error) {
 		}
 		target = net.JoinHostPort(host, port)
 	}
-	options := credential.Options{CAFile: f.CAFile, ServerName: f.ServerName, TokenFile: f.TokenFile, Logger: f.Logger}
-	if f.CAFile != "" && f.ServerName == "" {
+	options := credential.Options{CAFile: f.CAFile, Roots: f.Roots, ServerName: f.ServerName, TokenFile: f.TokenFile, Logger: f.Logger}
+	if (f.CAFile != "" || f.Roots != nil) && f.ServerName == "" {
 		options.ServerName = name
 	}
 	if _, err := os.Stat(f.TokenFile); errors.Is(err, fs.ErrNotExist) {

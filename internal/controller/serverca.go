@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/webhookcert"
 )
 
@@ -51,6 +52,8 @@ type ServerCAOptions struct {
 	Namespace, Secret string
 	// ConfigMap is the name of its copies.
 	ConfigMap string
+	// Trust gets the authority too; default nobody.
+	Trust *auth.Authorities
 	// Interval is the time between two looks at the Secret; default 10 s.
 	Interval time.Duration
 	// Events takes the events; default nobody.
@@ -134,6 +137,11 @@ func (s *ServerCA) Publish(ctx context.Context, authorities []byte) error {
 		}
 		for i := range backends.Items {
 			s.changed(types.NamespacedName{Namespace: backends.Items[i].Namespace, Name: s.options.ConfigMap})
+		}
+	}
+	if s.options.Trust != nil {
+		if err := s.options.Trust.Replace(authorities); err != nil {
+			return err
 		}
 	}
 	s.authorities = authorities

@@ -4,6 +4,7 @@ package controller_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"maps"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/controller"
 	"github.com/inferencecache/inference-cache/internal/testcert"
 )
@@ -30,6 +32,7 @@ const copyName = "server-ca"
 
 // copying is a ServerCA over a cluster whose writes can fail.
 type copying struct {
+	trust auth.Authorities
 	client.WithWatch
 	ca       *controller.ServerCA
 	registry *prometheus.Registry
@@ -55,7 +58,7 @@ func newCopying(t *testing.T, objects ...client.Object) *copying {
 		},
 	})
 	c.ca = controller.NewServerCA(controller.ServerCAOptions{
-		Client: c, Live: c, Namespace: "ic", Secret: "tls", ConfigMap: copyName, Events: c.events, Metrics: controller.NewMetrics(c.registry),
+		Client: c, Live: c, Namespace: "ic", Secret: "tls", ConfigMap: copyName, Trust: &c.trust, Events: c.events, Metrics: controller.NewMetrics(c.registry),
 	})
 	return c
 }
@@ -113,7 +116,7 @@ func TestServerCAIsCopiedWithoutWhatElseTheSecretHolds(t *testing.T) {
 	old, recent := authorityText(t), authorityText(t)
 	secret := &corev1.Secret{ObjectMeta: object("ic", "tls"), Data: map[string][]byte{"ca.crt": old, "tls.key": []byte("private")}}
 	c := newCopying(t, backendIn("a"), secret)
-	if err := c.look(t, "a"); err != nil || c.data(t, "a") != nil {
+	if err := c.look(t, "a"); err != nil || c.data(t, "a") != nil || !c.trust.Pool().Equal(x509.NewCertPool()) {
 		t.Errorf("before the authority is known: %v, %v", c.data(t, "a"), err)
 	}
 	for _, text := range [][]byte{old, slices.Concat([]byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"), recent, old)} {
@@ -127,6 +130,11 @@ func TestServerCAIsCopiedWithoutWhatElseTheSecretHolds(t *testing.T) {
 		want := map[string]string{"ca.crt": string(text[strings.Index(string(text), "-----BEGIN CERTIFICATE"):])}
 		if got := c.data(t, "a"); !maps.Equal(got, want) {
 			t.Errorf("the copy is %v", got)
+		}
+		trusted := x509.NewCertPool()
+		trusted.AppendCertsFromPEM(text)
+		if !c.trust.Pool().Equal(trusted) {
+			t.Error("the controller itself trusts others")
 		}
 	}
 	calls := c.calls

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/webhookcert"
 )
 
@@ -34,6 +35,9 @@ type ServerCerts struct {
 	// somebody else does.
 	Keep  bool
 	Hosts []string
+	// Trust gets the servers' authority while this controller leads; default
+	// nobody.
+	Trust *auth.Authorities
 }
 
 // addServerCerts has the manager keep the certificate of the servers, and
@@ -43,6 +47,7 @@ func (o Options) addServerCerts(mgr ctrl.Manager, live client.Client, metrics *M
 	if o.ServerCerts.ConfigMap != "" {
 		copies := NewServerCA(ServerCAOptions{
 			Client: mgr.GetClient(), Live: live, Namespace: o.Namespace, Secret: ServerSecret, ConfigMap: o.ServerCerts.ConfigMap,
+			Trust:  o.ServerCerts.Trust,
 			Events: mgr.GetEventRecorder(eventSource), Metrics: metrics, Logger: o.Logger,
 		})
 		publish = copies.Publish

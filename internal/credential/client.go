@@ -5,6 +5,7 @@ package credential
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,9 @@ type Options struct {
 	// CAFile holds the authorities of servers' certificates and switches TLS
 	// on. Default no TLS.
 	CAFile string
+	// Roots are the authorities where no CAFile is given, and switch TLS on
+	// too. Default none.
+	Roots Roots
 	// ServerName is the name in servers' certificates. Default the host that
 	// is dialled.
 	ServerName string
@@ -43,11 +47,14 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// Roots are certificate authorities, which may change between calls.
+type Roots interface{ Pool() *x509.CertPool }
+
 // Client has the credentials of calls. It is safe for concurrent use.
 type Client struct {
 	options Options
-	roots   *auth.Roots // nil without TLS
-	token   *tokenFile  // nil without a token
+	roots   Roots      // nil without TLS
+	token   *tokenFile // nil without a token
 }
 
 // Open reads the files but the token's, which may come later. Errors are
@@ -58,19 +65,21 @@ func Open(options Options) (*Client, error) {
 	}
 	c := &Client{options: options}
 	if options.TokenFile != "" {
-		c.token = &tokenFile{path: options.TokenFile, open: options.CAFile == ""}
+		c.token = &tokenFile{path: options.TokenFile, open: options.CAFile == "" && options.Roots == nil}
 	}
 	switch {
 	case (options.CertFile == "") != (options.KeyFile == ""):
 		return nil, fmt.Errorf("%w: a client certificate needs both a certificate file and a key file", ErrOptions)
-	case options.CertFile != "" && options.CAFile == "":
+	case options.CAFile != "":
+		roots, err := auth.OpenRoots(options.CAFile, options.Logger)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+		}
+		c.roots = roots
+	case options.Roots != nil:
+		c.roots = options.Roots
+	case options.CertFile != "":
 		return nil, fmt.Errorf("%w: a client certificate needs the CA file of the server", ErrOptions)
-	case options.CAFile == "":
-		return c, nil
-	}
-	var err error
-	if c.roots, err = auth.OpenRoots(options.CAFile, options.Logger); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	if options.CertFile != "" {
 		if _, err := tls.LoadX509KeyPair(options.CertFile, options.KeyFile); err != nil {

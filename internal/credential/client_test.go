@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/inferencecache/inference-cache/internal/auth"
 	"github.com/inferencecache/inference-cache/internal/credential"
 )
 
@@ -209,6 +210,38 @@ func TestBothEndsShowCertificates(t *testing.T) {
 	}
 	if call(t, nameless, address) == nil {
 		t.Error("admitted without a certificate")
+	}
+}
+
+func TestAuthoritiesMayBeHandedOverLater(t *testing.T) {
+	server := newPair(t, t.TempDir(), "index.example")
+	address, seen := serve(t, &server, "")
+	token := filepath.Join(t.TempDir(), "token")
+	put(t, token, "mine")
+	handed := new(auth.Authorities)
+	client, err := credential.Open(credential.Options{Roots: handed, TokenFile: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Check("index.example"); err != nil {
+		t.Errorf("TLS is on, yet: %v", err)
+	}
+	for _, text := range []string{"", readAll(t, newPair(t, t.TempDir(), "index.example").cert)} {
+		if err := handed.Replace([]byte(text)); (err == nil) != (text != "") {
+			t.Errorf("handed over %d bytes: %v", len(text), err)
+		}
+		if err := call(t, client, address); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("a server that nobody vouches for: %v", err)
+		}
+	}
+	if err := handed.Replace([]byte(readAll(t, server.cert))); err != nil {
+		t.Fatal(err)
+	}
+	if err := call(t, client, address); err != nil {
+		t.Fatalf("after the authority arrived: %v", err)
+	}
+	if got := (<-seen).authorization; got != "Bearer mine" {
+		t.Errorf("showed %q", got)
 	}
 }
 

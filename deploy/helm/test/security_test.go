@@ -80,7 +80,7 @@ func TestTLSModes(t *testing.T) {
 			}
 			for _, d := range found.deployments(t) {
 				args := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
-				secure := strings.Contains(args, "--tls-cert-file=/") || strings.Contains(args, "--server-ca-file=/")
+				secure := strings.Contains(args, "--tls-cert-file=/") || strings.Contains(args, "--server-ca-file=/") || strings.Contains(args, "--server-cert-mode=self")
 				if secure != (mode != "off") {
 					t.Errorf("%s with %s", d.Name, args)
 				}

@@ -99,14 +99,11 @@ securityContext:
           expirationSeconds: 3600
 {{- end -}}
 
-{{/* The authority of the servers' pair, without its key. Call with (list optional). */}}
+{{/* The authority of the servers' pair, without its key. */}}
 {{- define "ic.serverCA" -}}
 - name: server-ca
   secret:
     secretName: inference-cache-server-tls
-    {{- if first . }}
-    optional: true
-    {{- end }}
     defaultMode: 288
     items: [{key: ca.crt, path: ca.crt}]
 {{- end -}}
