@@ -21,28 +21,75 @@ const (
 	serverName = "inference-cache-server." + installed + ".svc"
 )
 
+// sharedValues are those of the release that tests share: whoever may get
+// lookups in a namespace reads its tenant, see readLookups.
+var sharedValues = []string{"--set=server.tenantAuthz=rbac"}
+
+// shareRelease installs the chart with sharedValues, unless another test has
+// left it for the next. A test that changes the release puts it back as it was;
+// one that fails has it removed.
+func (e *env) shareRelease() {
+	e.t.Helper()
+	e.t.Cleanup(func() {
+		if e.t.Failed() {
+			e.keep(e.namespace) // with its resources, which end with their definitions
+			e.keep(installed)
+			e.removeRelease()
+		}
+	})
+	if !shared.released {
+		e.helmInstall(sharedValues...)
+		shared.released = true
+	}
+}
+
 // installChart runs helm install in a restricted namespace, with flags such as
 // --set=server.replicas=1, and waits until everything is ready. It is
 // uninstalled when the test ends, resource definitions included.
 func (e *env) installChart(flags ...string) {
 	e.t.Helper()
+	e.withoutRelease()
+	e.helmInstall(flags...)
+}
+
+// withoutRelease leaves the cluster without one, and removes what the test
+// installs when it ends.
+func (e *env) withoutRelease() {
+	e.t.Helper()
+	if shared.released {
+		e.removeRelease()
+	}
 	e.t.Cleanup(func() {
 		if e.t.Failed() {
 			e.keep(installed)
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(e.t.Context()), patience)
-		defer cancel()
-		if _, err := e.node.Helm(ctx, "uninstall", "inference-cache", "-n", installed, "--ignore-not-found", "--wait"); err != nil {
-			e.t.Log(err)
-		}
-		e.removeDefinitions()
-		e.afterwards("delete", "namespace", installed, "--wait=true", "--ignore-not-found", "--timeout=90s")
+		e.removeRelease()
 	})
+}
+
+func (e *env) helmInstall(flags ...string) {
+	e.t.Helper()
+	if _, err := e.node.Helm(e.t.Context(), "status", "inference-cache", "-n", installed); err == nil {
+		e.removeRelease() // an earlier run left it in a cluster that is kept
+	}
 	e.createNamespace(installed, restricted)
 	args := append([]string{"install", "inference-cache", chart, "-n", installed, "--wait", "--timeout=3m"}, flags...)
 	if _, err := e.node.Helm(e.t.Context(), args...); err != nil {
 		e.t.Fatal(err)
 	}
+}
+
+// removeRelease uninstalls what is installed with Helm, and removes definitions
+// and namespace.
+func (e *env) removeRelease() {
+	shared.released = false
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.t.Context()), patience)
+	defer cancel()
+	if _, err := e.node.Helm(ctx, "uninstall", "inference-cache", "-n", installed, "--ignore-not-found", "--wait"); err != nil {
+		e.t.Log(err)
+	}
+	e.removeDefinitions()
+	e.afterwards("delete", "namespace", installed, "--wait=true", "--ignore-not-found", "--timeout=90s")
 }
 
 // removeDefinitions removes what an uninstallation keeps on purpose.

@@ -51,6 +51,9 @@ func newEnv(t *testing.T, labels ...string) *env {
 	return e
 }
 
+// sub is the same environment in a subtest.
+func (e *env) sub(t *testing.T) *env { return &env{t: t, node: e.node, namespace: e.namespace} }
+
 // makeNamespace makes another namespace, for the time of the test.
 func (e *env) makeNamespace(name string, labels ...string) {
 	e.t.Helper()
@@ -223,9 +226,16 @@ func (e *env) startTool(name string) {
 // lookup asks the installed servers from a toolPod, with its token. Flags are
 // those of the tool, such as --tenant, --model and --bytes.
 func (e *env) lookup(pod string, flags ...string) (*pb.LookupRouteResponse, error) {
-	output, err := e.tool(pod, append([]string{
-		"lookup", "--server=" + serverName + ":9090", "--ca-file=" + lookupCA, "--token-file=" + lookupToken,
-	}, flags...)...)
+	return e.lookupWith(pod, append(flags, "--server="+serverName+":9090")...)
+}
+
+// lookupAt asks one server by its address, from the tool pod client.
+func (e *env) lookupAt(address string, flags ...string) (*pb.LookupRouteResponse, error) {
+	return e.lookupWith("client", append(flags, "--server="+address+":9090", "--server-name="+serverName)...)
+}
+
+func (e *env) lookupWith(pod string, flags ...string) (*pb.LookupRouteResponse, error) {
+	output, err := e.tool(pod, append([]string{"lookup", "--ca-file=" + lookupCA, "--token-file=" + lookupToken}, flags...)...)
 	if err != nil {
 		return nil, err
 	}

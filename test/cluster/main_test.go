@@ -29,6 +29,8 @@ const (
 var shared struct {
 	node *node.Node
 	err  error
+	// released says that there is the release of env.shareRelease.
+	released bool
 }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -47,6 +49,9 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if shared.node.Kept {
+		if shared.released {
+			fmt.Fprintln(os.Stderr, "the release of the tests is left in the cluster; make cluster-down removes it")
+		}
 		return code
 	}
 	stopping, cancel := context.WithTimeout(ctx, stopTimeout)

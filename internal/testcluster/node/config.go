@@ -24,6 +24,9 @@ const (
 	dnsImage   = "ic.test/coredns:1"
 )
 
+// AuditedNamespace is that of the accounts whose requests are recorded.
+const AuditedNamespace = "inference-cache-system"
+
 //go:embed dns.yaml
 var dnsObjects string
 
@@ -44,6 +47,7 @@ func (n *Node) configurations() map[string]string {
 		"cni/10-bridge.conflist": networkConf,
 		"kubelet.yaml":           kubeletConf,
 		"proxy.yaml":             proxyConf,
+		"audit.yaml":             auditConf,
 	}
 }
 
@@ -121,4 +125,12 @@ hostnameOverride: $NODE
 clientConnection: {kubeconfig: "$W/admin.conf"}
 iptables: {localhostNodePorts: false}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`
+
+const auditConf = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted, Panic]
+rules:
+- {level: Metadata, userGroups: ["system:serviceaccounts:` + AuditedNamespace + `"]}
+- {level: None}
 `

@@ -110,6 +110,7 @@ func (n *Node) startControlPlane(ctx context.Context, o Options) error {
 		"--authorization-mode=Node,RBAC", "--service-cluster-ip-range=" + services, "--allow-privileged",
 		"--kubelet-client-certificate=" + n.pki.AdminCert, "--kubelet-client-key=" + n.pki.AdminKey,
 		"--kubelet-preferred-address-types=InternalIP",
+		"--audit-policy-file=" + d.path("audit.yaml"), "--audit-log-path=" + n.AuditLog(),
 	}, o.APIServerFlags...)...); err != nil {
 		return err
 	}

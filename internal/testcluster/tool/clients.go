@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	pb "github.com/inferencecache/inference-cache/proto/inferencecache/v1alpha1/gen"
@@ -109,67 +108,63 @@ func get(ctx context.Context, args []string, out io.Writer) error {
 	})
 }
 
-func lookup(ctx context.Context, args []string, out io.Writer) error {
-	var (
-		a       access
-		request pb.LookupRouteRequest
-		prompt  string
-	)
-	flags := flag.NewFlagSet("lookup", flag.ContinueOnError)
-	a.addFlags(flags)
-	server := flags.String("server", "", "gRPC target of the server")
-	flags.StringVar(&request.TenantId, "tenant", "", "tenant")
-	flags.StringVar(&request.ModelId, "model", "", "model")
-	flags.StringVar(&request.HashScheme, "hash-scheme", "", "hash scheme (default the server's)")
-	flags.StringVar(&request.AdapterId, "adapter", "", "adapter")
-	tokens := flags.String("tokens", "", "token ids, separated by commas")
-	flags.StringVar(&prompt, "bytes", "", "prompt whose bytes are its token ids, as those of simulated engines are")
-	if err := flags.Parse(args); err != nil {
-		return err
+// question is a lookup and who asks.
+type question struct {
+	access
+	server, prompt, tokens string
+	asked                  pb.LookupRouteRequest
+}
+
+func (q *question) addFlags(flags *flag.FlagSet) {
+	q.access.addFlags(flags)
+	flags.StringVar(&q.server, "server", "", "gRPC target of the server")
+	flags.StringVar(&q.asked.TenantId, "tenant", "", "tenant")
+	flags.StringVar(&q.asked.ModelId, "model", "", "model")
+	flags.StringVar(&q.asked.HashScheme, "hash-scheme", "", "hash scheme, such as vllm; without one there is no hint")
+	flags.StringVar(&q.asked.AdapterId, "adapter", "", "adapter")
+	flags.StringVar(&q.tokens, "tokens", "", "token ids, separated by commas")
+	flags.StringVar(&q.prompt, "bytes", "", "prompt whose bytes are its token ids, as those of simulated engines are")
+}
+
+func (q *question) request() (*pb.LookupRouteRequest, error) {
+	for _, b := range []byte(q.prompt) {
+		q.asked.TokenIds = append(q.asked.TokenIds, uint32(b))
 	}
-	if flags.NArg() > 0 || *server == "" {
-		return errors.New("expected --server and no argument")
-	}
-	for _, b := range []byte(prompt) {
-		request.TokenIds = append(request.TokenIds, uint32(b))
-	}
-	for field := range strings.SplitSeq(*tokens, ",") {
+	for field := range strings.SplitSeq(q.tokens, ",") {
 		if field == "" {
 			continue
 		}
 		id, err := strconv.ParseUint(field, 10, 32)
 		if err != nil {
-			return fmt.Errorf("--tokens: %w", err)
+			return nil, fmt.Errorf("--tokens: %w", err)
 		}
-		request.TokenIds = append(request.TokenIds, uint32(id))
+		q.asked.TokenIds = append(q.asked.TokenIds, uint32(id))
 	}
-	return a.lookup(ctx, *server, &request, out)
+	return &q.asked, nil
 }
 
-func (a *access) lookup(ctx context.Context, server string, request *pb.LookupRouteRequest, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	bearer, err := a.bearer()
+func lookup(ctx context.Context, args []string, out io.Writer) error {
+	var q question
+	flags := flag.NewFlagSet("lookup", flag.ContinueOnError)
+	q.addFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || q.server == "" {
+		return errors.New("expected --server and no argument")
+	}
+	request, err := q.request()
 	if err != nil {
 		return err
 	}
-	if bearer != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", bearer)
-	}
-	config, err := a.tls()
-	if err != nil {
-		return err
-	}
-	transport := insecure.NewCredentials()
-	if config != nil {
-		transport = credentials.NewTLS(config)
-	}
-	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(transport))
+	conn, err := q.connect(q.server)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	answer, err := pb.NewInferenceCacheClient(conn).LookupRoute(ctx, request, grpc.WaitForReady(true))
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	answer, err := q.ask(ctx, pb.NewInferenceCacheClient(conn), request)
 	if err != nil {
 		return err
 	}
@@ -179,4 +174,17 @@ func (a *access) lookup(ctx context.Context, server string, request *pb.LookupRo
 	}
 	_, err = fmt.Fprintf(out, "%s\n", text)
 	return err
+}
+
+// connect opens no connection before the first call.
+func (a *access) connect(server string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	config, err := a.tls()
+	if err != nil {
+		return nil, err
+	}
+	transport := insecure.NewCredentials()
+	if config != nil {
+		transport = credentials.NewTLS(config)
+	}
+	return grpc.NewClient(server, append(options, grpc.WithTransportCredentials(transport))...)
 }

@@ -26,6 +26,7 @@ const usage = `tool is run in pods by tests.
   tool cat FILE...            print files
   tool ls FOLDER              print the names in a folder
   tool lookup [FLAGS]         ask a server where a prompt should go; see tool lookup -h
+  tool lookups [FLAGS]        do so until a signal, one line of JSON for each; see tool lookups -h
 `
 
 func main() {
@@ -58,6 +59,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return only(rest, func(folder string) error { return list(folder, out) })
 	case "lookup":
 		return lookup(ctx, rest, out)
+	case "lookups":
+		return lookups(ctx, rest, out)
 	case "help", "-h", "--help":
 		_, err := io.WriteString(out, usage)
 		return err

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -92,7 +94,9 @@ func (index) LookupRoute(ctx context.Context, r *pb.LookupRouteRequest) (*pb.Loo
 	}, nil
 }
 
-func TestLookupAsksAServer(t *testing.T) {
+// serveIndex returns the address of an index that is there during the test.
+func serveIndex(t *testing.T) string {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -100,9 +104,64 @@ func TestLookupAsksAServer(t *testing.T) {
 	server := grpc.NewServer()
 	pb.RegisterInferenceCacheServer(server, index{})
 	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
+
+// enough is an output that cancels once it has got so many lines.
+type enough struct {
+	strings.Builder
+	lines  int
+	cancel context.CancelFunc
+}
+
+func (e *enough) Write(p []byte) (int, error) {
+	if e.lines--; e.lines <= 0 {
+		e.cancel()
+	}
+	return e.Builder.Write(p)
+}
+
+func TestLookupsGoOnUntilASignal(t *testing.T) {
+	for name, tc := range map[string]struct {
+		address string
+		want    observation
+	}{
+		"answers":  {serveIndex(t), observation{Reason: "a/m/"}},
+		"failures": {"127.0.0.1:1", observation{Error: "DeadlineExceeded"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			out := &enough{lines: 3, cancel: cancel}
+			if err := run(ctx, []string{"lookups", "-server=" + tc.address, "-tenant=a", "-model=m", "-timeout=200ms", "-every=1ms"}, out); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			if len(lines) < 3 {
+				t.Fatalf("printed %q", lines)
+			}
+			for _, line := range lines {
+				var got observation
+				if err := json.Unmarshal([]byte(line), &got); err != nil {
+					t.Fatal(err)
+				}
+				if got.Reason != tc.want.Reason || (got.Error == "") != (tc.want.Error == "") || !strings.Contains(got.Error, tc.want.Error) || got.At.IsZero() {
+					t.Errorf("printed %s", line)
+				}
+			}
+		})
+	}
+	for _, args := range [][]string{{"lookups"}, {"lookups", "-server=x", "-every=0s"}, {"lookups", "-server=x", "-tokens=x"}} {
+		if err := run(t.Context(), args, io.Discard); err == nil {
+			t.Errorf("%v is taken", args)
+		}
+	}
+}
+
+func TestLookupAsksAServer(t *testing.T) {
+	address := serveIndex(t)
 	var out strings.Builder
-	args := []string{"lookup", "-server=" + listener.Addr().String(), "-tenant=a", "-model=m", "-bytes=AB", "-tokens=7,8"}
+	args := []string{"lookup", "-server=" + address, "-tenant=a", "-model=m", "-bytes=AB", "-tokens=7,8"}
 	if err := run(t.Context(), args, &out); err != nil {
 		t.Fatal(err)
 	}
