@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,6 +177,14 @@ func TestSEC_08_ControlFieldsByListener(t *testing.T) {
 
 func TestTrustedClientNamesAReplica(t *testing.T) {
 	a, b := newEngine(t, "a"), newEngine(t, "b")
+	var ill atomic.Bool
+	b.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ill.Load() {
+			http.NotFound(w, r)
+			return
+		}
+		b.ServeHTTP(w, r)
+	})
 	lookups := says("PREFIX_MATCH", "a")
 	f := start(t, gateway.Options{
 		Lookuper: lookups, Access: gateway.Access{TrustedListen: "127.0.0.1:0", Salt: gateway.SaltOff},
@@ -196,7 +205,7 @@ func TestTrustedClientNamesAReplica(t *testing.T) {
 		}
 	}
 	b.Server.CloseClientConnections()
-	b.Config.Handler = http.NotFoundHandler()
+	ill.Store(true)
 	eventually(t, "b is out", func() bool {
 		return f.do("POST", f.trusted+"/v1/completions", prompt(), "X-Inference-Cache-Target", "b").status == 503
 	})

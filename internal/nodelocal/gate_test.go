@@ -32,6 +32,24 @@ type lmcache struct {
 	changed func(l *lmcache, n int)
 }
 
+func (l *lmcache) show(config map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.config = config
+}
+
+func (l *lmcache) change(changed func(l *lmcache, n int)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed = changed
+}
+
+func (l *lmcache) looks() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.requests
+}
+
 func (l *lmcache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +129,7 @@ func TestGateOpensOnceTheServerIsTheExpectedOne(t *testing.T) {
 	t.Parallel()
 	l := &lmcache{health: "healthy"}
 	port := startLMCache(t, l)
-	l.changed = func(l *lmcache, n int) {
+	l.change(func(l *lmcache, n int) {
 		switch n {
 		case 1: // not started up
 		case 2:
@@ -119,7 +137,7 @@ func TestGateOpensOnceTheServerIsTheExpectedOne(t *testing.T) {
 		default:
 			l.config = shown(port, nil)
 		}
-	}
+	})
 	dir := t.TempDir()
 	if exit, log := runGate(t, gateFor(t, port, 60, true), dir); exit != 0 || log != "" {
 		t.Fatalf("exit %d, termination log %q", exit, log)
@@ -131,8 +149,8 @@ func TestGateOpensOnceTheServerIsTheExpectedOne(t *testing.T) {
 	if want := "chunk_size: 256\nmp_host: \"127.0.0.1\"\nmp_port: 6555\n"; string(got) != want {
 		t.Errorf("client.yaml is %q, want %q", got, want)
 	}
-	if l.requests != 3 {
-		t.Errorf("%d looks at the configuration, want 3", l.requests)
+	if looks := l.looks(); looks != 3 {
+		t.Errorf("%d looks at the configuration, want 3", looks)
 	}
 }
 
@@ -155,7 +173,7 @@ func TestGateGivesUp(t *testing.T) {
 			t.Parallel()
 			l := &lmcache{health: tc.health}
 			port := startLMCache(t, l)
-			l.config = shown(port, tc.edits)
+			l.show(shown(port, tc.edits))
 			exit, log := runGate(t, gateFor(t, port, 1, false), t.TempDir())
 			if exit != 1 || !strings.Contains(log, tc.want) || !strings.HasPrefix(log, fmt.Sprintf("no usable LMCache server at http://127.0.0.1:%d within 1 s: ", port)) {
 				t.Errorf("exit %d, termination log %q, want %q in it", exit, log, tc.want)
