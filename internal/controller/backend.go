@@ -33,8 +33,8 @@ const (
 type BackendOptions struct {
 	// Client reads backends and pods, and writes status.
 	Client client.Client
-	// Workloads reads the owners of pods, and only where no pod is found;
-	// default Client.
+	// Workloads reads the owners of pods, and only where no pod is found, every
+	// few minutes at most for the backends of a namespace; default Client.
 	Workloads client.Reader
 	// Adapters say which backends are served; default adapter.Core.
 	Adapters *adapter.Registry
@@ -74,6 +74,7 @@ type BackendOptions struct {
 // heard of and of use. It is safe for concurrent use.
 type BackendReconciler struct {
 	options   BackendOptions
+	owners    *owners
 	explained explained
 	troubles  troubles
 }
@@ -103,7 +104,7 @@ func NewBackendReconciler(o BackendOptions) *BackendReconciler {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &BackendReconciler{options: o}
+	return &BackendReconciler{options: o, owners: newOwners(o.Workloads, o.Now)}
 }
 
 // noEvents drops events.
@@ -265,6 +266,7 @@ func (r *BackendReconciler) gone(name types.NamespacedName) {
 		r.options.Prober.forget(name)
 	}
 	r.explained.forget(name)
+	r.owners.forget(name.Namespace)
 	r.options.Storages.forget(name)
 	if r.options.NodeServers != nil {
 		r.options.NodeServers.Forget(name)
@@ -276,7 +278,7 @@ func (r *BackendReconciler) gone(name types.NamespacedName) {
 // ofPod says which backends of a namespace select a pod.
 func (r *BackendReconciler) ofPod(ctx context.Context, pod *corev1.Pod) (requests []reconcile.Request) {
 	var list v1alpha1.CacheBackendList
-	if err := r.options.Client.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
+	if err := r.options.Client.List(ctx, &list, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		r.options.Logger.Error("cannot list the backends of a pod", "namespace", pod.Namespace, "error", err)
 		return nil
 	}

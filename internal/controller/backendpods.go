@@ -9,10 +9,8 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
@@ -161,44 +159,19 @@ func (r *BackendReconciler) namespaceExcluded(ctx context.Context, name string) 
 }
 
 // explainNoPods asks the owners of the selector's pods: it is no news that
-// none is there if none is wanted. They are read only in this case.
+// none is there if none is wanted. They are read only in this case, and anew if
+// there was a pod before: whoever wants none any more has said so just now.
 func (r *BackendReconciler) explainNoPods(ctx context.Context, b *v1alpha1.CacheBackend, f *podFacts) error {
-	var (
-		deployments  appsv1.DeploymentList
-		statefulSets appsv1.StatefulSetList
-		replicaSets  appsv1.ReplicaSetList
-	)
-	for _, list := range []client.ObjectList{&deployments, &statefulSets, &replicaSets} {
-		if err := r.options.Workloads.List(ctx, list, client.InNamespace(b.Namespace)); err != nil {
-			return fmt.Errorf("list owners of engine pods: %w", err)
-		}
+	age := ownersAge
+	if before := b.Status.MatchedEnginePods; before != nil && *before > 0 {
+		age = 0
 	}
-	selector := labels.SelectorFromSet(labels.Set{v1alpha1.LabelCacheDomain: domainOf(b)})
-	owners := 0
-	f.desired = 0
-	count := func(template corev1.PodTemplateSpec, replicas *int32) {
-		if !selector.Matches(labels.Set(template.Labels)) {
-			return
-		}
-		owners++
-		if replicas == nil {
-			f.desired++
-		} else {
-			f.desired += *replicas
-		}
+	wanted, err := r.owners.of(ctx, b.Namespace, domainOf(b), age)
+	if err != nil {
+		return err
 	}
-	for _, o := range deployments.Items {
-		count(o.Spec.Template, o.Spec.Replicas)
-	}
-	for _, o := range statefulSets.Items {
-		count(o.Spec.Template, o.Spec.Replicas)
-	}
-	for _, o := range replicaSets.Items {
-		if metav1.GetControllerOf(&o) == nil {
-			count(o.Spec.Template, o.Spec.Replicas)
-		}
-	}
-	if owners == 0 || f.desired > 0 {
+	f.desired = wanted.pods
+	if wanted.owners == 0 || wanted.pods > 0 {
 		f.message = fmt.Sprintf("spec.engineSelector.matchLabels={%s: %s}; no Pods in namespace match", v1alpha1.LabelCacheDomain, domainOf(b))
 	}
 	return nil

@@ -128,9 +128,22 @@ func NewScheme() (*runtime.Scheme, error) {
 	return scheme, v1alpha1.AddToScheme(scheme)
 }
 
+// unhurried leaves it to the API server how often it is asked, where nothing
+// else is set: the client library's own limit of 5 calls a second for a kind
+// would hold up everything after a start.
+func unhurried(config *rest.Config) *rest.Config {
+	if config.QPS != 0 || config.RateLimiter != nil {
+		return config
+	}
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	return config
+}
+
 // Run keeps servers and resources in step until the context ends.
 func Run(ctx context.Context, options Options) error {
 	options = options.withDefaults()
+	options.Config = unhurried(options.Config)
 	mgr, err := newManager(options)
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)

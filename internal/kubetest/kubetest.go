@@ -55,11 +55,11 @@ func NewScheme(t testing.TB) *runtime.Scheme {
 	return scheme
 }
 
-// StartEmpty runs an API server until the test ends, without our resources. It
-// skips the test without the programs.
-func StartEmpty(t testing.TB) *Cluster {
+// StartEmpty runs an API server until the test ends, without our resources and
+// with more flags. It skips the test without the programs.
+func StartEmpty(t testing.TB, flags ...string) *Cluster {
 	t.Helper()
-	running := testcluster.ForTest(t)
+	running := testcluster.ForTest(t, flags...)
 	// Given as files, they would be watched for changes without end.
 	certificate, err := os.ReadFile(running.AdminCertFile)
 	must(t, err)
@@ -76,9 +76,9 @@ func StartEmpty(t testing.TB) *Cluster {
 }
 
 // Start is StartEmpty with the resource definitions of a directory.
-func Start(t testing.TB, definitions string) *Cluster {
+func Start(t testing.TB, definitions string, flags ...string) *Cluster {
 	t.Helper()
-	c := StartEmpty(t)
+	c := StartEmpty(t, flags...)
 	files, err := filepath.Glob(filepath.Join(definitions, "*.yaml"))
 	must(t, err)
 	if len(files) == 0 {

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// ForTest runs a cluster until the test ends. Without the programs it skips
-// the test; with CI=true it fails it.
-func ForTest(t testing.TB) *Cluster {
+// ForTest runs a cluster until the test ends, with flags added to those of the
+// API server. Without the programs it skips the test; with CI=true it fails it.
+func ForTest(t testing.TB, flags ...string) *Cluster {
 	t.Helper()
-	cluster, err := Start(t.Context(), Options{})
+	cluster, err := Start(t.Context(), Options{APIServerFlags: flags})
 	switch {
 	case errors.Is(err, ErrNotBuilt) && os.Getenv("CI") != "true":
 		t.Skip(err)
