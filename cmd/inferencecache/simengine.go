@@ -32,6 +32,7 @@ type simEngineOptions struct {
 	config         engine.Config
 	runtime        string
 	events         string
+	eventsConfig   string
 	role           string
 	printAddresses bool
 	exitWithStdin  bool
@@ -60,12 +61,15 @@ func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&config.Model, "model", "sim", "id of the base model")
 	flags.StringSliceVar(&config.Adapters, "adapter", nil, "id of a LoRA adapter; may be repeated")
 	flags.IntVar(&config.Ranks, "ranks", 1, "data-parallel ranks; rank N publishes on the event ports plus N")
+	flags.IntVar(&config.Ranks, "data-parallel-size", 1, "the same by its name in engines")
 
 	flags.StringVar(&o.events, "events", "tcp://*:5557", "endpoint of the event socket, or none")
 	flags.BoolVar(&config.Events.Connect, "events-connect", false, "connect the event socket to a subscriber that binds")
 	flags.StringVar(&config.Events.Replay, "replay", "",
 		"endpoint of the replay socket, or none (default that of --events with a port higher by 100, else tcp://*:5657)")
 	flags.StringVar(&config.Events.Topic, "topic", "", "topic of the events")
+	flags.StringVar(&o.eventsConfig, "kv-events-config", "",
+		"the event sockets as engines take them, in JSON; replaces --events, --events-connect, --replay and --topic")
 	flags.IntVar(&config.Events.BufferSteps, "buffer-steps", 10000, "batches kept for replay")
 	flags.BoolVar(&config.Events.TopicInReplay, "replay-topic", false, "replay with topics, as vLLM 0.25 and later do")
 	flags.StringVar(&config.EventShape, "event-shape", "",
@@ -136,6 +140,9 @@ type simEngineAddresses struct {
 func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error {
 	logger, err := c.logger()
 	if err != nil {
+		return err
+	}
+	if err := options.applyEventsConfig(); err != nil {
 		return err
 	}
 	config := options.engineConfig()

@@ -99,11 +99,49 @@ func TestSimEngineReplayFollowsEvents(t *testing.T) {
 	}
 }
 
+// What injection adds to an engine is what a simulated one takes.
+func TestSimEngineTakesTheFlagOfEngines(t *testing.T) {
+	cases := map[string]struct {
+		runtime, value                string
+		wantEvents, wantReplay, topic string
+		wantConnect                   bool
+	}{
+		"loopback": {"vllm", `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557","replay_endpoint":"tcp://127.0.0.1:5600","topic":"kv-events"}`,
+			"tcp://127.0.0.1:5557", "tcp://127.0.0.1:5600", "kv-events", true},
+		"wildcard":             {"vllm", `{"enable_kv_cache_events":true,"endpoint":"tcp://*:7000"}`, "tcp://*:7000", "none", "", false},
+		"defaults":             {"vllm", `{"enable_kv_cache_events":true}`, "tcp://*:5557", "none", "", false},
+		"off":                  {"vllm", `{"publisher":"zmq"}`, "none", "none", "", false},
+		"of SGLang":            {"sglang", `{"publisher":"zmq","endpoint":"tcp://0.0.0.0:7000"}`, "tcp://0.0.0.0:7000", "none", "", false},
+		"of SGLang, connected": {"sglang", `{"publisher":"zmq","endpoint":"tcp://127.0.0.1:7000"}`, "tcp://127.0.0.1:7000", "none", "", true},
+		"of SGLang, off":       {"sglang", `{"endpoint":"tcp://*:7000"}`, "none", "none", "", false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			options := &simEngineOptions{}
+			flags := pflag.NewFlagSet("sim-engine", pflag.ContinueOnError)
+			options.addFlags(flags)
+			if err := flags.Parse([]string{"--runtime", tc.runtime, "--kv-events-config", tc.value}); err != nil {
+				t.Fatal(err)
+			}
+			if err := options.applyEventsConfig(); err != nil {
+				t.Fatal(err)
+			}
+			got := options.engineConfig().Events
+			if options.events != tc.wantEvents || got.Replay != tc.wantReplay || got.Topic != tc.topic || got.Connect != tc.wantConnect {
+				t.Errorf("events %q, replay %q, topic %q, connect %t; want %+v", options.events, got.Replay, got.Topic, got.Connect, tc)
+			}
+		})
+	}
+}
+
 func TestSimEngineUsage(t *testing.T) {
 	cases := map[string][]string{
 		"an unknown runtime":     {"--runtime", "other"},
 		"an unknown event shape": {"--event-shape", "other"},
 		"an argument":            {"argument"},
+		"no JSON":                {"--kv-events-config", "on"},
+		"an unknown publisher":   {"--kv-events-config", `{"publisher":"kafka"}`},
+		"an unknown setting":     {"--kv-events-config", `{"port":1}`},
 	}
 	for name, arguments := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -68,6 +68,15 @@ func get(ctx context.Context, args []string, out io.Writer) error {
 	a.addFlags(flags)
 	method := flags.String("method", http.MethodGet, "method")
 	body := flags.String("body", "", "JSON to send")
+	header := http.Header{}
+	flags.Func("header", "header to send, as NAME: VALUE; may be repeated", func(text string) error {
+		name, value, found := strings.Cut(text, ":")
+		if !found {
+			return errors.New("expected NAME: VALUE")
+		}
+		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		return nil
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -78,6 +87,7 @@ func get(ctx context.Context, args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
+		request.Header = header
 		bearer, err := a.bearer()
 		if err != nil {
 			return err
