@@ -104,17 +104,19 @@ func TestEnvtestControllerAnswersTheAPIServer(t *testing.T) {
 		if _, err := h.inject(t.Context(), "team", false); err != nil { // dry runs are not counted
 			t.Fatal(err)
 		}
-		text, err := page(t, s.metrics, "/metrics")
-		must(t, err)
-		for _, want := range []string{
-			`inferencecache_webhook_requests_total{reason="Invalid",result="denied",webhook="vcachepolicy"} 1`,
-			`inferencecache_injection_total{reason="kv-events-config-missing",result="injected"} 1`, `inferencecache_build_info{`, `controller_runtime_reconcile_total{controller="serverca"`,
-			`inferencecache_controller_server_ca_namespaces{state="current"} 1`,
-		} {
-			if !strings.Contains(text, want) {
-				t.Errorf("no %s", want)
+		kubetest.Eventually(t, "every metric", func() error {
+			text, err := page(t, s.metrics, "/metrics")
+			for _, want := range []string{
+				`inferencecache_webhook_requests_total{reason="Invalid",result="denied",webhook="vcachepolicy"} 1`,
+				`inferencecache_injection_total{reason="kv-events-config-missing",result="injected"} 1`, `inferencecache_build_info{`, `controller_runtime_reconcile_total{controller="serverca"`,
+				`inferencecache_controller_server_ca_namespaces{state="current"} 1`,
+			} {
+				if !strings.Contains(text, want) {
+					err = errors.Join(err, fmt.Errorf("no %s", want))
+				}
 			}
-		}
+			return err
+		})
 	})
 	t.Run("namespaces with a backend have the servers' authority", h.testCopies)
 	stop()
