@@ -93,10 +93,8 @@ func (o Options) addWebhooks(ctx context.Context, mgr ctrl.Manager, live client.
 	if err != nil {
 		return fmt.Errorf("serve webhooks: %w", err)
 	}
-	server := &webhookServer{
-		listener: listener, server: newTLSServer(mux, certs, o.Webhooks.HTTP2, o.Logger),
-		drain: o.Webhooks.Drain, grace: o.ShutdownGrace,
-	}
+	server := &webhookServer{listener: listener, drain: o.Webhooks.Drain, grace: o.ShutdownGrace}
+	server.server = newTLSServer(server.partingFrom(mux), certs, o.Webhooks.HTTP2, o.Logger)
 	err = errors.Join(mgr.Add(known), mgr.Add(server), mgr.AddReadyzCheck("webhooks", certs.Ready), mgr.AddReadyzCheck("backends", known.ready))
 	if err != nil || o.Webhooks.CertDir != "" {
 		return err
@@ -112,6 +110,10 @@ func (o Options) addWebhooks(ctx context.Context, mgr ctrl.Manager, live client.
 	return errors.Join(mgr.Add(keeper), mgr.Add(webhookcert.NewWatch(watching, o.Webhooks.Mutating, o.Webhooks.Validating, keeper.Wake, o.Logger)))
 }
 
+// idleTimeout is longer than the 90 s of API servers, so that these close
+// connections that are not used: a request never meets a closed one.
+const idleTimeout = 3 * time.Minute
+
 // newTLSServer serves a handler with the certificate of each moment.
 func newTLSServer(handler http.Handler, certs webhookcert.Certificates, http2 bool, logger *slog.Logger) *http.Server {
 	protocols := &http.Protocols{}
@@ -123,7 +125,7 @@ func newTLSServer(handler http.Handler, certs webhookcert.Certificates, http2 bo
 	}
 	return &http.Server{
 		Handler: handler, TLSConfig: config, Protocols: protocols,
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: idleTimeout,
 		// Broken handshakes are everyday where a certificate is awaited.
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
@@ -134,6 +136,19 @@ type webhookServer struct {
 	listener     net.Listener
 	server       *http.Server
 	drain, grace time.Duration
+	parting      atomic.Bool
+}
+
+// partingFrom ends every connection with its next answer once the server is
+// about to end. A connection in use that is closed otherwise may take along the
+// request that its caller is sending.
+func (s *webhookServer) partingFrom(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.parting.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // NeedLeaderElection is false: every replica serves.
@@ -149,6 +164,7 @@ func (s *webhookServer) Start(ctx context.Context) error {
 		return fmt.Errorf("serve webhooks: %w", err)
 	case <-ctx.Done():
 	}
+	s.parting.Store(true)
 	pause(context.WithoutCancel(ctx), s.drain)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.grace)
 	defer cancel()
