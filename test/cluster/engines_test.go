@@ -56,6 +56,9 @@ func (e *env) startBackend(name string, engines int) {
 		_, err := e.try(strings.ReplaceAll(backendYAML, "NAME", name), "apply", "-f", "-")
 		return err
 	})
+	if engines == 0 {
+		return
+	}
 	var pods strings.Builder
 	for i := range engines {
 		pods.WriteString(enginePod(fmt.Sprintf("%s-%d", name, i), name) + "---\n")

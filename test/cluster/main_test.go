@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/inferencecache/inference-cache/internal/testcluster"
 	"github.com/inferencecache/inference-cache/internal/testcluster/node"
 )
@@ -36,6 +39,7 @@ var shared struct {
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	log.SetLogger(logr.Discard()) // of the typed client
 	ctx := context.Background()
 	release, err := take(ctx)
 	if err == nil {

@@ -273,13 +273,13 @@ func (n *Node) LogFiles() []string {
 // line of JSON for each, of what audit.k8s.io/v1 calls an event, without bodies.
 func (n *Node) AuditLog() string { return n.folder().path("log", "audit.log") }
 
-// KillContainer ends the processes of a container at once, as a crash would.
-// The id is that of a pod's status.
-func (n *Node) KillContainer(ctx context.Context, id string) error {
+// Signal sends a signal such as SIGKILL to the processes of a container. The id
+// is that of a pod's status.
+func (n *Node) Signal(ctx context.Context, container, signal string) error {
 	command := exec.CommandContext(ctx, n.host.programs["ctr"], "-a", n.folder().path("containerd.sock"), "-n", "k8s.io",
-		"tasks", "kill", "-a", "-s", "SIGKILL", strings.TrimPrefix(id, "containerd://"))
+		"tasks", "kill", "-a", "-s", signal, strings.TrimPrefix(container, "containerd://"))
 	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("kill container %s: %w: %s", id, err, output)
+		return fmt.Errorf("send %s to container %s: %w: %s", signal, container, err, output)
 	}
 	return nil
 }
