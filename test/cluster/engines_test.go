@@ -73,15 +73,17 @@ func enginePod(name, domain string) string {
 	return strings.NewReplacer("NAME", name, "DOMAIN", domain).Replace(engineYAML)
 }
 
-// prompt has an engine read a prompt, from the tool pod client.
-func (e *env) prompt(engine, text string) {
+// prompt has an engine read a prompt, from the tool pod client. Flags are those
+// of the tool's get.
+func (e *env) prompt(engine, text string, flags ...string) {
 	e.t.Helper()
 	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": text, "max_tokens": 1})
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	address := e.kubectl("get", "pod", engine, "-o", "jsonpath={.status.podIP}")
-	if _, err := e.tool("client", "get", "--method=POST", "--body="+string(body), "http://"+address+":8000/v1/completions"); err != nil {
+	flags = append(flags, "--method=POST", "--body="+string(body), "http://"+address+":8000/v1/completions")
+	if _, err := e.tool("client", append([]string{"get"}, flags...)...); err != nil {
 		e.t.Fatal(err)
 	}
 }
