@@ -28,9 +28,11 @@ type Line struct {
 func Of(c *corev1.Container) Line {
 	literal := map[string]string{}
 	for _, variable := range c.Env {
-		if variable.ValueFrom == nil {
-			literal[variable.Name] = variable.Value
+		if variable.ValueFrom != nil {
+			delete(literal, variable.Name)
+			continue
 		}
+		literal[variable.Name] = expand(variable.Value, literal)
 	}
 	var l Line
 	for _, word := range slices.Concat(c.Command, c.Args) {
@@ -46,13 +48,24 @@ func startsShell(command, args []string) bool {
 	if len(start) == 0 && len(args) > 0 {
 		start = args[:1]
 	}
-	return slices.ContainsFunc(start, func(word string) bool {
-		switch path.Base(word) {
-		case "sh", "bash", "ash", "dash", "zsh", "ksh":
+	if slices.ContainsFunc(start, isShell) {
+		return true
+	}
+	for i, word := range args[:max(len(args)-1, 0)] {
+		// A shell behind a launcher, with a script.
+		if isShell(word) && strings.HasPrefix(args[i+1], "-") && strings.HasSuffix(args[i+1], "c") {
 			return true
 		}
-		return false
-	})
+	}
+	return false
+}
+
+func isShell(word string) bool {
+	switch path.Base(word) {
+	case "sh", "bash", "ash", "dash", "zsh", "ksh":
+		return true
+	}
+	return false
 }
 
 // expand fills in $(NAME) as the kubelet does; $$ stands for $, and unknown

@@ -41,6 +41,13 @@ func TestLine(t *testing.T) {
 	if got := l.Values("--kv-config"); !slices.Equal(got, []string{`{"a_b":1}`}) {
 		t.Errorf("the value is %q: only the flag's own underscores are dashes", got)
 	}
+	later := commandline.Of(&corev1.Container{
+		Args: []string{"--size=$(SIZE)"},
+		Env:  []corev1.EnvVar{{Name: "SIZE", Value: "4"}, {Name: "SIZE", ValueFrom: &corev1.EnvVarSource{}}},
+	})
+	if got := later.Values("--size"); !slices.Equal(got, []string{"$(SIZE)"}) {
+		t.Errorf("a variable whose last value is unknown gave %q", got)
+	}
 	if n, ok := l.Number(9, "--size", "-s"); !ok || n != 4 {
 		t.Errorf("the size is %d, %t, want 4", n, ok)
 	}
@@ -56,9 +63,10 @@ func TestLine(t *testing.T) {
 		t.Errorf("counted %d and %d, values %q", l.Count("--size", "-p"), l.Count("--last"), l.Values("--last"))
 	}
 	for name, c := range map[string]corev1.Container{
-		"nothing said":    {},
-		"a shell":         {Command: []string{"/bin/sh", "-c", "serve --on"}},
-		"a shell by args": {Args: []string{"bash", "-c", "serve --on"}},
+		"nothing said":              {},
+		"a shell":                   {Command: []string{"/bin/sh", "-c", "serve --on"}},
+		"a shell behind a launcher": {Command: []string{"tini", "--"}, Args: []string{"bash", "-lc", "serve --on"}},
+		"a shell by args":           {Args: []string{"bash", "-c", "serve --on"}},
 	} {
 		if l := commandline.Of(&c); !l.Opaque || l.Has("--on") || l.Count("--on") != 0 {
 			t.Errorf("%s: %+v, want it opaque", name, l)

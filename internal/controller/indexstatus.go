@@ -22,12 +22,13 @@ import (
 // Steady load must not rewrite a status at every poll: rates that differ by
 // less, and sizes by a smaller share, count as equal.
 const (
-	rateTolerance = 0.01
+	// rateTolerance is a little below 0.01, so that 0.28 and 0.29 differ.
+	rateTolerance = 0.01 - 1e-6
 	sizeTolerance = 0.01
 )
 
-// decimal is the shortest text of a float32.
-func decimal(v float32) string { return strconv.FormatFloat(float64(v), 'g', -1, 32) }
+// decimal is the shortest text of a float32, without an exponent.
+func decimal(v float32) string { return strconv.FormatFloat(float64(v), 'f', -1, 32) }
 
 // writeIndex shows the merged view; only a difference other than in times is
 // written.

@@ -145,7 +145,10 @@ func (p *Poller) owner(ctx context.Context, backends []*v1alpha1.CacheBackend, r
 	err := p.options.Client.Get(ctx, types.NamespacedName{Namespace: row.Tenant, Name: name}, &pod)
 	switch {
 	case err == nil:
-		return ownerOfPod(backends, &pod), nil
+		owner := ownerOfPod(backends, &pod)
+		if owner != nil || stamped(&pod) {
+			return owner, nil
+		}
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("%w: read pod %s: %w", errTainted, name, err)
 	}
@@ -162,9 +165,15 @@ func (p *Poller) owner(ctx context.Context, backends []*v1alpha1.CacheBackend, r
 	return nil, nil
 }
 
+// stamped says whether a pod's stamp counts, which it does only with a domain.
+func stamped(pod *corev1.Pod) bool {
+	return pod.Annotations[v1alpha1.AnnotationInjectedBy] != "" && pod.Labels[v1alpha1.LabelCacheDomain] != ""
+}
+
 func ownerOfPod(backends []*v1alpha1.CacheBackend, pod *corev1.Pod) *v1alpha1.CacheBackend {
 	domain := pod.Labels[v1alpha1.LabelCacheDomain]
-	if stamp := pod.Annotations[v1alpha1.AnnotationInjectedBy]; stamp != "" && domain != "" {
+	if stamped(pod) {
+		stamp := pod.Annotations[v1alpha1.AnnotationInjectedBy]
 		for _, backend := range backends {
 			if stamp == backend.Namespace+"/"+backend.Name && pod.Annotations[v1alpha1.AnnotationInjectedByUID] == string(backend.UID) {
 				return backend

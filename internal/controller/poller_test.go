@@ -113,6 +113,24 @@ func TestSteadyLoadDoesNotRewriteTheCacheIndex(t *testing.T) {
 	}
 }
 
+func TestRatesOfTheCacheIndexAreDecimals(t *testing.T) {
+	server := startServer(t, "1")
+	cluster := newCluster(t)
+	p := poller(cluster, 0, server.named(t, "one"))
+	for _, step := range []struct {
+		rate float32
+		want string
+	}{{.00001, "0.00001"}, {.28, "0.28"}, {.29, "0.29"}, {.293, "0.29"}} {
+		server.holdings.replicas = []index.ReplicaRow{reports("a", "r", 5, step.rate, noon)}
+		if err := p.Poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := *get[v1alpha1.CacheIndex](t, cluster, indexKey).Status.Replicas[0].HitRate; got != step.want {
+			t.Errorf("rate %v shows as %s, want %s", step.rate, got, step.want)
+		}
+	}
+}
+
 func TestCacheIndexIsBounded(t *testing.T) {
 	server := startServer(t, "1")
 	for _, name := range []string{"r0", "r1", "r2"} {
@@ -213,16 +231,18 @@ func TestParticipationBelongsToTheRightBackend(t *testing.T) {
 	server.holdings.replicas = []index.ReplicaRow{
 		reports("a", "attached", 2, .5, noon), reports("a", "ext#1", 3, .5, noon), reports("a", "forged", 4, .5, noon),
 		reports("a", "gone", 5, .5, noon), reports("a", "pod", 8, .25, noon), reports("a", "pod#1", 8, .75, noon),
-		reports("b", "pod", 100, .5, noon),
+		reports("a", "unlabelled", 6, .5, noon), reports("b", "pod", 100, .5, noon),
 	}
-	cluster := newCluster(t, backend("by-label", "one"), backend("external", "", "ext"), backend("injected", "two"), backend("quiet", "three"),
-		enginePod("attached", "one"), enginePod("pod", "two", "a/injected", "uid-injected"), enginePod("forged", "one", "a/injected", "another"))
+	unlabelled := enginePod("unlabelled", "")
+	unlabelled.Labels = nil
+	cluster := newCluster(t, backend("by-label", "one"), backend("external", "", "ext", "unlabelled"), backend("injected", "two"), backend("quiet", "three"),
+		unlabelled, enginePod("attached", "one"), enginePod("pod", "two", "a/injected", "uid-injected"), enginePod("forged", "one", "a/injected", "another"))
 	if err := poller(cluster, 0, server.named(t, "one")).Poll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]v1alpha1.IndexParticipation{
 		"by-label": {PrefixCount: 2, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(1)), ExpectedReplicas: ptr(int32(2))},
-		"external": {PrefixCount: 3, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(1)), ExpectedReplicas: ptr(int32(1))},
+		"external": {PrefixCount: 9, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(2)), ExpectedReplicas: ptr(int32(2))},
 		"injected": {PrefixCount: 16, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(2)), ExpectedReplicas: ptr(int32(1))},
 		"quiet":    {ReportingReplicas: ptr(int32(0)), ExpectedReplicas: ptr(int32(0))},
 	} {

@@ -41,9 +41,11 @@ func newEngine(c *corev1.Container, facts adapter.Engine) engine {
 	return engine{container: c, facts: facts, Line: commandline.Of(c)}
 }
 
-// httpPort is where the engine serves HTTP.
+// httpPort is where the engine serves HTTP. Words behind a shell's script are
+// flags that it hands on.
 func (e engine) httpPort() int32 {
-	if port, ok := e.Number(65535, "--port"); ok {
+	words := commandline.Line{Words: e.Words}
+	if port, ok := words.Number(65535, "--port"); ok {
 		return port
 	}
 	return e.facts.HTTPPort

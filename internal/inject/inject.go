@@ -3,6 +3,7 @@
 package inject
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -161,8 +162,8 @@ func wire(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (Outcome, 
 
 // preconditions finds the engine in a pod that can be wired.
 func preconditions(spec *corev1.PodSpec, facts adapter.Engine) (engine, Outcome) {
-	if spec.OS != nil && spec.OS.Name != corev1.Linux {
-		return engine{}, skip(ReasonOSUnsupported, fmt.Sprintf("the pod is for %s; the publisher runs on linux", spec.OS.Name))
+	if system := systemOf(spec); system != string(corev1.Linux) {
+		return engine{}, skip(ReasonOSUnsupported, fmt.Sprintf("the pod is for %s; the publisher runs on linux", system))
 	}
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if c.Name == SidecarName || c.Name != facts.Container && isSubscriber(c) {
@@ -184,6 +185,15 @@ func preconditions(spec *corev1.PodSpec, facts adapter.Engine) (engine, Outcome)
 			fmt.Sprintf("no container is named %q, and there is not exactly one", facts.Container))
 	}
 	return e, Outcome{}
+}
+
+// systemOf is the operating system that a pod says it is for, linux if it says
+// nothing.
+func systemOf(spec *corev1.PodSpec) string {
+	if spec.OS != nil {
+		return string(spec.OS.Name)
+	}
+	return cmp.Or(spec.NodeSelector[corev1.LabelOSStable], string(corev1.Linux))
 }
 
 // isSubscriber recognises a publisher that the user brings, by flags that only

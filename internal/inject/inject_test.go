@@ -128,6 +128,14 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+func TestAPodForNodesOfWindowsIsSkipped(t *testing.T) {
+	pod := newPod(vllm)
+	pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "windows"}
+	if _, outcome := inject.Pod(pod, newBackend(vllm), options()); outcome.Reason != inject.ReasonOSUnsupported {
+		t.Errorf("outcome %+v, want %s", outcome, inject.ReasonOSUnsupported)
+	}
+}
+
 // sidecarOf returns the publisher of a pod.
 func sidecarOf(t *testing.T, pod *corev1.Pod) corev1.Container {
 	t.Helper()
@@ -153,6 +161,14 @@ func TestPublisherFlags(t *testing.T) {
 			engineArgs("--port=$(P)")(p)
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "P", Value: "7"}}
 		}, want: []string{"--engine-metrics-url=http://127.0.0.1:7/metrics"}},
+		"a port made of two variables": {runtime: vllm, pod: func(p *corev1.Pod) {
+			engineArgs("--port", "$(P)")(p)
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "BASE", Value: "700"}, {Name: "P", Value: "$(BASE)8"}}
+		}, want: []string{"--engine-metrics-url=http://127.0.0.1:7008/metrics"}},
+		"a port that a shell hands on": {runtime: vllm, pod: func(p *corev1.Pod) {
+			p.Spec.Containers[0].Command = []string{"/bin/sh", "-c", `exec vllm serve m "$@"`, "--"}
+			p.Spec.Containers[0].Args = []string{"--port", "9001"}
+		}, want: []string{"--engine-metrics-url=http://127.0.0.1:9001/metrics"}},
 		"vLLM's usual port": {runtime: vllm, pod: engineArgs("--port=$(UNKNOWN)"), want: []string{"--engine-metrics-url=http://127.0.0.1:8000/metrics"}},
 		"a declared metrics address": {runtime: vllm, backend: func(b *v1alpha1.CacheBackend) {
 			b.Spec.Observation.EngineMetrics = &v1alpha1.EngineMetricsSpec{Port: ptr(int32(9)), Path: "/m"}

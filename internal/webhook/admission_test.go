@@ -246,6 +246,15 @@ var updateCases = map[string]admissionCase{
 		existing: []client.Object{newBackend("first", inDomain("d"))}, old: newBackend("b", inDomain("d")), object: newBackend("b", inDomain("d"), model("other")),
 		refusals: []string{"of CacheBackend first"},
 	},
+	"an external replica that another has can be kept": {
+		existing: []client.Object{newBackend("first", external("e1"))},
+		old:      newBackend("b", external("e1")), object: newBackend("b", external("e0", "e1"), model("other")),
+	},
+	"an external replica that another has is not taken later": {
+		existing: []client.Object{newBackend("first", external("e1", "e2"))},
+		old:      newBackend("b", external("e1")), object: newBackend("b", external("e1", "e2")),
+		refusals: []string{"externalReplicas[1].replicaID", "!externalReplicas[0]"},
+	},
 	"an object in deletion passes": {
 		old:      newBackend("b", domain(map[string]string{"app": "x"}), role(v1alpha1.RoleReadOnly)),
 		object:   newBackend("b", domain(map[string]string{"app": "x"}), role(v1alpha1.RoleWriteOnly)),

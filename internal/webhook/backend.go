@@ -170,11 +170,11 @@ func (r backendRules) checkIntegration(b *v1alpha1.CacheBackend) (errs field.Err
 
 // compare holds the cache domain and the external replicas against those of
 // the namespace's other backends.
-func (r backendRules) compare(ctx context.Context, b *v1alpha1.CacheBackend, _ **v1alpha1.CacheBackend) (errs field.ErrorList, err error) {
-	domain := domainOf(b)
-	var external []v1alpha1.ExternalReplica
-	if b.Spec.Observation != nil {
-		external = b.Spec.Observation.ExternalReplicas
+func (r backendRules) compare(ctx context.Context, b *v1alpha1.CacheBackend, old **v1alpha1.CacheBackend) (errs field.ErrorList, err error) {
+	domain, external := domainOf(b), externalOf(b)
+	var listed []v1alpha1.ExternalReplica
+	if old != nil {
+		listed = externalOf(*old)
 	}
 	if domain == "" && len(external) == 0 {
 		return nil, nil
@@ -188,17 +188,23 @@ func (r backendRules) compare(ctx context.Context, b *v1alpha1.CacheBackend, _ *
 			errs = append(errs, field.Duplicate(field.NewPath("spec", "engineSelector", "matchLabels").Key(v1alpha1.LabelCacheDomain),
 				fmt.Sprintf("%s (of CacheBackend %s)", domain, other.Name)))
 		}
-		errs = append(errs, sharedReplicas(external, other)...)
+		errs = append(errs, sharedReplicas(external, listed, other)...)
 	}
 	return errs, nil
 }
 
-func sharedReplicas(external []v1alpha1.ExternalReplica, other *v1alpha1.CacheBackend) (errs field.ErrorList) {
-	if other.Spec.Observation == nil {
+func externalOf(b *v1alpha1.CacheBackend) []v1alpha1.ExternalReplica {
+	if b.Spec.Observation == nil {
 		return nil
 	}
+	return b.Spec.Observation.ExternalReplicas
+}
+
+// sharedReplicas refuses replicas that another backend has, but for those
+// that were listed before.
+func sharedReplicas(external, listed []v1alpha1.ExternalReplica, other *v1alpha1.CacheBackend) (errs field.ErrorList) {
 	for i, replica := range external {
-		if slices.Contains(other.Spec.Observation.ExternalReplicas, replica) {
+		if slices.Contains(externalOf(other), replica) && !slices.Contains(listed, replica) {
 			errs = append(errs, field.Duplicate(field.NewPath("spec", "observation", "externalReplicas").Index(i).Child("replicaID"),
 				fmt.Sprintf("%s (of CacheBackend %s)", replica.ReplicaID, other.Name)))
 		}
