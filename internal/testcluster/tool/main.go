@@ -40,7 +40,7 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("expected a command\n" + usage)
+		return fmt.Errorf("expected a command:\n%s", usage)
 	}
 	rest := args[1:]
 	switch args[0] {
