@@ -53,7 +53,7 @@ func startsShell(command, args []string) bool {
 	}
 	for i, word := range args[:max(len(args)-1, 0)] {
 		// A shell behind a launcher, with a script.
-		if isShell(word) && strings.HasPrefix(args[i+1], "-") && strings.HasSuffix(args[i+1], "c") {
+		if next := args[i+1]; isShell(word) && strings.HasPrefix(next, "-") && !strings.HasPrefix(next, "--") && strings.HasSuffix(next, "c") {
 			return true
 		}
 	}

@@ -62,6 +62,9 @@ func TestLine(t *testing.T) {
 	if l.Count("--size", "-p") != 2 || l.Count("--last") != 1 || l.Values("--last") != nil {
 		t.Errorf("counted %d and %d, values %q", l.Count("--size", "-p"), l.Count("--last"), l.Values("--last"))
 	}
+	if l := commandline.Of(&corev1.Container{Args: []string{"serve", "--name", "bash", "--async"}}); l.Opaque {
+		t.Error("a value that is called like a shell hides the flags")
+	}
 	for name, c := range map[string]corev1.Container{
 		"nothing said":              {},
 		"a shell":                   {Command: []string{"/bin/sh", "-c", "serve --on"}},
