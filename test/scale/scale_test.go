@@ -14,9 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/bench"
@@ -43,6 +45,7 @@ func number(name string, otherwise int) int {
 }
 
 func TestControllerAtScale(t *testing.T) {
+	ctrllog.SetLogger(logr.Discard())
 	report := bench.NewReport(os.Stdout)
 	report.Print(bench.ThisMachine())
 	program, b := buildProgram(t), startBed(t)
