@@ -160,3 +160,15 @@ func (e *env) condition(resource, kind, status string, reasons ...string) string
 	})
 	return message
 }
+
+// eventOn waits for an event about an object.
+func (e *env) eventOn(kind, name, reason string) {
+	e.t.Helper()
+	e.eventually(fmt.Sprintf("event %s of %s %s", reason, kind, name), func() error {
+		text, err := e.try("", "get", "events.events.k8s.io", "-o", `jsonpath={range .items[*]}{.regarding.kind}/{.regarding.name} {.reason}{"\n"}{end}`)
+		if err == nil && !strings.Contains(strings.ToLower(text), kind+"/"+name+" "+strings.ToLower(reason)+"\n") {
+			err = fmt.Errorf("there are %q", text)
+		}
+		return err
+	})
+}

@@ -78,9 +78,14 @@ func (e *env) createNamespace(name string, labels ...string) {
 	})
 }
 
+// later is for what is done when the test's context has ended.
+func (e *env) later() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(e.t.Context()), patience)
+}
+
 // afterwards runs kubectl when the test's context has ended.
 func (e *env) afterwards(args ...string) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.t.Context()), patience)
+	ctx, cancel := e.later()
 	defer cancel()
 	output, err := e.node.Kubectl(ctx, "", args...)
 	if err != nil {

@@ -7,6 +7,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,4 +83,72 @@ func (e *env) cacheIndex() v1alpha1.CacheIndexStatus {
 		e.t.Fatal(err)
 	}
 	return index.Status
+}
+
+// A quota takes effect with what engines report next; until then the tenant is
+// told to be over it.
+func TestTenantIsBoundedByItsQuota(t *testing.T) {
+	e := newEnv(t, restricted)
+	e.shareRelease()
+	e.startReaders()
+	e.startBackend("quota", 2) // no other test has replicas of these names
+	for _, engine := range []string{"quota-0", "quota-1"} {
+		prompt := longPrompt(engine)
+		e.prompt(engine, prompt)
+		e.matched(prompt, engine)
+	}
+	const quota = 20
+	started := time.Now()
+	e.apply(fmt.Sprintf(`
+apiVersion: inferencecache.io/v1alpha1
+kind: CacheTenant
+metadata: {name: tenant}
+spec: {tenantID: %s, quota: {maxIndexEntries: %d}}
+`, e.namespace, quota))
+	e.condition("cachetenant/tenant", "Programmed", "True", "Programmed")
+	programmed := time.Since(started)
+	over := e.condition("cachetenant/tenant", "QuotaExceeded", "True", "OverEntryBudget")
+	e.condition("cachetenant/tenant", "Ready", "True", "Observed")
+	told := time.Since(started)
+
+	prompt := longPrompt("newest")
+	started = time.Now()
+	e.prompt("quota-0", prompt)
+	e.condition("cachetenant/tenant", "QuotaExceeded", "False", "WithinBudget")
+	within := time.Since(started)
+	tenant := &v1alpha1.CacheTenant{}
+	if err := e.get("cachetenant/tenant", tenant); err != nil {
+		t.Fatal(err)
+	}
+	if n := tenant.Status.IndexEntries; n == nil || *n != quota {
+		t.Errorf("status %+v, want %d entries", tenant.Status, quota)
+	}
+	t.Logf("programmed after %s; %q told after %s; within its quota, and told so, %s after another prompt",
+		programmed.Round(10*time.Millisecond), over, told.Round(100*time.Millisecond), within.Round(100*time.Millisecond))
+	e.eventually("tenant and replicas in the CacheIndex", func() error { return e.indexShows(quota, "quota-0", "quota-1") })
+}
+
+// indexShows says whether the CacheIndex has replicas of the namespace's tenant
+// and its number of entries.
+func (e *env) indexShows(entries int64, replicas ...string) error {
+	e.t.Helper()
+	status := e.cacheIndex()
+	var names []string
+	for _, replica := range status.Replicas {
+		if replica.Tenant == e.namespace {
+			names = append(names, replica.ID)
+		}
+	}
+	if !slices.Equal(names, replicas) {
+		return fmt.Errorf("replicas %q", names)
+	}
+	for _, tenant := range status.Tenants {
+		if tenant.ID == e.namespace && tenant.IndexEntries != nil {
+			if *tenant.IndexEntries != entries {
+				return fmt.Errorf("%d entries", *tenant.IndexEntries)
+			}
+			return nil
+		}
+	}
+	return errors.New("the tenant is not shown")
 }
