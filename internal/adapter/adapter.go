@@ -164,14 +164,3 @@ func IsEventPort(backend *v1alpha1.CacheBackend, port int32) bool {
 	first, replay := EventPorts(events)
 	return port >= first && port < first+ranks || replay != 0 && port >= replay && port < replay+ranks
 }
-
-// DefaultChunkSize is the tokens of one chunk unless a backend says otherwise.
-const DefaultChunkSize = 256
-
-// ChunkSize is the tokens of one chunk.
-func ChunkSize(l *v1alpha1.LMCacheSpec) int32 {
-	if l != nil && l.ChunkSizeTokens != nil {
-		return *l.ChunkSizeTokens
-	}
-	return DefaultChunkSize
-}

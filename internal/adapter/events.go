@@ -29,6 +29,12 @@ func sglang() eventsOnly {
 	return eventsOnly{v1alpha1.RuntimeSGLang, Engine{Container: "sglang", HTTPPort: 30000, HashScheme: "sglang"}}
 }
 
+// NamesEngine says whether a container has the usual name of an engine of some
+// runtime.
+func NamesEngine(container string) bool {
+	return container == vllm().engine.Container || container == sglang().engine.Container
+}
+
 func (a eventsOnly) Name() string   { return "events-only-" + a.engine.HashScheme }
 func (a eventsOnly) Version() int   { return 1 }
 func (a eventsOnly) Engine() Engine { return a.engine }

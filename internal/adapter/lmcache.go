@@ -205,7 +205,7 @@ func (a lmcacheSGLang) ValidateEnginePod(pod *corev1.Pod, w Wiring) error {
 		return err
 	}
 	for _, err := range []error{
-		checkPages(line, ChunkSize(w.Backend.Spec.LMCache)),
+		checkPages(line, nodelocal.ChunkTokens(w.Backend.Spec.LMCache)),
 		checkSwitch(line, enableLMCacheFlag), checkSwitch(line, enableMetricsFlag), checkOnce(line, lmcacheConfigFlag),
 		checkAbsent(line, "does not go with LMCache", "--enable-hierarchical-cache", "--disable-radix-cache"),
 		checkVariable(engineOf(pod, w.Container), experimentalVariable, experimental),

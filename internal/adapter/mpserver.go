@@ -3,9 +3,7 @@
 package adapter
 
 import (
-	"encoding/json"
 	"fmt"
-	"net"
 	"path"
 	"slices"
 	"strconv"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/commandline"
+	"github.com/inferencecache/inference-cache/internal/nodelocal"
 )
 
 // Names of what an LMCache server adds to an engine pod.
@@ -36,9 +35,11 @@ const (
 	shmPath        = "/dev/shm"
 	// firstHTTPPort is the server's HTTP port where the engine leaves it free.
 	firstHTTPPort = 8080
-	// publisherPort is where the publisher beside the engine listens.
-	publisherPort = 9095
 )
+
+// PublisherPort is where the publisher beside an engine serves its health and
+// metrics.
+const PublisherPort = 9095
 
 // serverOverhead is what a server needs beside its blocks.
 var serverOverhead = resource.MustParse("1Gi")
@@ -153,7 +154,7 @@ func (l lmcache) listensOn(line commandline.Line) int32 {
 // httpPort is the server's HTTP port: the first from 8080 on that nothing else
 // in the pod is known to have.
 func (l lmcache) httpPort(pod *corev1.Pod, w Wiring, line commandline.Line) int32 {
-	used := []int32{l.listensOn(line), w.Backend.Spec.LMCache.PodLocal.Server.Port, publisherPort}
+	used := []int32{l.listensOn(line), w.Backend.Spec.LMCache.PodLocal.Server.Port, PublisherPort}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, p := range c.Ports {
 			used = append(used, p.ContainerPort)
@@ -211,12 +212,12 @@ func (l lmcache) addServer(pod *corev1.Pod, w Wiring, line commandline.Line, cli
 func (l lmcache) server(pod *corev1.Pod, w Wiring, line commandline.Line) (corev1.Container, error) {
 	spec := w.Backend.Spec.LMCache.PodLocal.Server
 	http := l.httpPort(pod, w, line)
-	args, err := serverArgs(w, http)
+	storage, err := NodeStorage(w.Binding)
 	if err != nil {
 		return corev1.Container{}, err
 	}
 	c := corev1.Container{
-		Name: ServerContainer, Image: spec.Image, Command: []string{"lmcache", "server"}, Args: args,
+		Name: ServerContainer, Image: spec.Image, Command: []string{"lmcache", "server"}, Args: serverArgs(w, http, storage),
 		Ports: []corev1.ContainerPort{
 			{Name: serverPortName, ContainerPort: spec.Port, Protocol: corev1.ProtocolTCP},
 			{Name: httpPortName, ContainerPort: http, Protocol: corev1.ProtocolTCP},
@@ -229,68 +230,20 @@ func (l lmcache) server(pod *corev1.Pod, w Wiring, line commandline.Line) (corev
 	if !FailsOpen(w.Backend) {
 		c.ReadinessProbe = healthcheck(5, 3)
 	}
-	if w.Binding != nil {
-		c.Env = append(c.Env, redisVariables(w.Binding)...)
-	}
+	c.Env = append(c.Env, storage.Env()...)
 	c.SecurityContext = serverSecurity(engineOf(pod, w.Container).SecurityContext)
 	return c, nil
 }
 
-// redisVariables give an LMCache server the credentials of its storage.
-func redisVariables(b *Binding) (env []corev1.EnvVar) {
-	for _, secret := range []struct {
-		name string
-		key  *corev1.SecretKeySelector
-	}{{"LMCACHE_RESP_USERNAME", b.Username}, {"LMCACHE_RESP_PASSWORD", b.Password}} {
-		if secret.key != nil {
-			env = append(env, corev1.EnvVar{Name: secret.name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: secret.key.DeepCopy()}})
-		}
-	}
-	return env
-}
-
-func serverArgs(w Wiring, http int32) ([]string, error) {
+func serverArgs(w Wiring, http int32, storage *nodelocal.Storage) []string {
 	spec := w.Backend.Spec.LMCache.PodLocal.Server
 	args := []string{
 		"--host", loopback, "--port", strconv.Itoa(int(spec.Port)),
 		"--http-host", "0.0.0.0", "--http-port", strconv.Itoa(int(http)),
-		"--chunk-size", strconv.Itoa(int(ChunkSize(w.Backend.Spec.LMCache))),
-		"--l1-size-gb", gibibytes(spec.L1Capacity), "--eviction-policy", "LRU", "--max-workers", strconv.Itoa(int(spec.MaxWorkers)),
+		"--chunk-size", strconv.Itoa(int(nodelocal.ChunkTokens(w.Backend.Spec.LMCache))),
+		"--l1-size-gb", nodelocal.Gibibytes(spec.L1Capacity), "--eviction-policy", "LRU", "--max-workers", strconv.Itoa(int(spec.MaxWorkers)),
 	}
-	if w.Binding == nil {
-		return args, nil
-	}
-	adapter, err := storageFlag(w.Binding)
-	if err != nil {
-		return nil, err
-	}
-	return append(args, "--l2-adapter", commandline.Escape(adapter)), nil
-}
-
-// gibibytes is a quantity in GiB as the shortest decimal.
-func gibibytes(q resource.Quantity) string {
-	return strconv.FormatFloat(float64(q.Value())/(1<<30), 'f', -1, 64)
-}
-
-// storageFlag is the value of an LMCache server's --l2-adapter.
-func storageFlag(b *Binding) (string, error) {
-	host, text, err := net.SplitHostPort(b.Endpoint)
-	if err != nil {
-		return "", fmt.Errorf("endpoint of the storage: %w", err)
-	}
-	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return "", fmt.Errorf("endpoint of the storage: port: %w", err)
-	}
-	value, err := json.Marshal(struct {
-		Host string `json:"host"`
-		Port uint64 `json:"port"`
-		Type string `json:"type"`
-	}{host, port, b.Protocol})
-	if err != nil {
-		return "", fmt.Errorf("encode the endpoint of the storage: %w", err)
-	}
-	return string(value), nil
+	return append(args, storage.Args()...)
 }
 
 func healthcheck(period, failures int32) *corev1.Probe {
@@ -337,7 +290,7 @@ func serverResources(spec *corev1.PodSpec, r corev1.ResourceRequirements) corev1
 // so an init container writes it then.
 func addClientFile(pod *corev1.Pod, engine, server *corev1.Container, w Wiring) {
 	spec := w.Backend.Spec.LMCache
-	write := fmt.Sprintf(`printf 'chunk_size: %d\nmp_host: "%s"\nmp_port: %d\n' > %s`, ChunkSize(spec), loopback, spec.PodLocal.Server.Port, ClientFile)
+	write := fmt.Sprintf(`printf 'chunk_size: %d\nmp_host: "%s"\nmp_port: %d\n' > %s`, nodelocal.ChunkTokens(spec), loopback, spec.PodLocal.Server.Port, ClientFile)
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: ClientVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	engine.VolumeMounts = append(engine.VolumeMounts, corev1.VolumeMount{Name: ClientVolume, MountPath: ClientDir, ReadOnly: true})
 	mount := corev1.VolumeMount{Name: ClientVolume, MountPath: ClientDir}

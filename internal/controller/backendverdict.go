@@ -77,7 +77,7 @@ func judgeBackend(b *v1alpha1.CacheBackend, s *sighting) time.Duration {
 		put(b, s.now, condition{v1alpha1.ConditionReady, reasonUnsupported, s.unsupported, metav1.ConditionFalse})
 		return 0
 	}
-	open := failOpen(b)
+	open := adapter.FailsOpen(b)
 	status.FailOpen = &open
 	anew := status.Connector != nil && (s.connector == nil || s.connector.status == nil)
 	if anew {

@@ -248,13 +248,9 @@ func (s *sighting) baseOf(b *v1alpha1.CacheBackend) condition {
 		return base
 	}
 	base = s.connector.base
-	if s.remote != nil && !failOpen(b) && (base.status == metav1.ConditionTrue || s.remote.verdict.status != metav1.ConditionTrue) {
+	if s.remote != nil && !adapter.FailsOpen(b) && (base.status == metav1.ConditionTrue || s.remote.verdict.status != metav1.ConditionTrue) {
 		base = s.remote.verdict
 	}
 	base.kind = v1alpha1.ConditionReady
 	return base
-}
-
-func failOpen(b *v1alpha1.CacheBackend) bool {
-	return b.Spec.Integration == nil || b.Spec.Integration.FailOpen == nil || *b.Spec.Integration.FailOpen
 }

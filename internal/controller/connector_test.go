@@ -41,6 +41,7 @@ func TestBackendConnector(t *testing.T) {
 		"engines that are only watched": {func(*v1alpha1.CacheBackend) {}, []client.Object{injectedPod("p", hash)}, []string{"ConnectorReady=", "T2Degraded=", "EngineCompatibility=", "RemoteStorageReady=", "Ready=False/AwaitingFirstKVEvent"}},
 		"servers on nodes, none yet":    {onNodes, []client.Object{injectedPod("p", hash)}, []string{"ConnectorReady=False/NodeLocalServerPoolPending", "Ready=False/NodeLocalServerPoolPending"}},
 		"a wired engine keeps ending":   {offload, []client.Object{crashing(injectedPod("p", hash), waitsToRestart, 1)}, []string{"EngineCompatibility=False/InjectedEngineCrashLooping: 1 wired engines keep ending: p"}},
+		"something beside it does":      {offload, []client.Object{besideEngine(crashing(injectedPod("p", hash), waitsToRestart, 9))}, []string{"EngineCompatibility="}},
 		"it runs once more":             {offload, []client.Object{crashing(injectedPod("p", hash), runsAgain, 3)}, []string{"EngineCompatibility=False/InjectedEngineCrashLooping"}},
 		"it was restarted once":         {offload, []client.Object{crashing(injectedPod("p", hash), runsAgain, 1)}, []string{"EngineCompatibility="}},
 		"an engine of others does":      {offload, []client.Object{crashing(somePod("p"), waitsToRestart, 9)}, []string{"EngineCompatibility="}},

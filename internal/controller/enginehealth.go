@@ -4,12 +4,14 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 )
 
 // Reasons that say whether engines bear their wiring and gain by it.
@@ -27,10 +29,12 @@ const looping = 3
 var besides = map[string]bool{sidecarContainer: true, podServer: true}
 
 // engineLoops says whether an engine keeps ending. Between two ends it seems to
-// run.
+// run. The engine is the container with a runtime's name, or every one that is
+// not ours.
 func engineLoops(pod *corev1.Pod) bool {
+	named := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return adapter.NamesEngine(s.Name) })
 	for _, status := range pod.Status.ContainerStatuses {
-		if besides[status.Name] || status.Ready {
+		if besides[status.Name] || status.Ready || named && !adapter.NamesEngine(status.Name) {
 			continue
 		}
 		waits := status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff"

@@ -106,6 +106,14 @@ func crashing(pod *corev1.Pod, state corev1.ContainerState, restarts int32) *cor
 	return notReady(pod)
 }
 
+// besideEngine has it be a helper that crashes, beside an engine that runs.
+func besideEngine(pod *corev1.Pod) *corev1.Pod {
+	statuses := &pod.Status.ContainerStatuses
+	(*statuses)[0].Name = "log-shipper"
+	*statuses = append(*statuses, corev1.ContainerStatus{Name: "vllm", Ready: true, Image: "vllm", ImageID: "vllm", State: runsAgain})
+	return pod
+}
+
 var (
 	waitsToRestart = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 	runsAgain      = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}

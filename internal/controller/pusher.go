@@ -161,6 +161,9 @@ func (p *Pusher) round(ctx context.Context, force bool) {
 		p.options.Logger.Error("cannot build the policy to push", "error", err)
 		return
 	}
+	if next == nil {
+		return
+	}
 	servers, err := p.options.Discovery.Servers(ctx)
 	if err != nil {
 		p.options.Logger.Error("cannot find the servers", "error", err)
@@ -176,7 +179,9 @@ func (p *Pusher) round(ctx context.Context, force bool) {
 	p.writeStatus(ctx)
 }
 
-// build lists all resources. A kind that is not installed has none.
+// build lists all resources. A kind that is not installed has none, but
+// without CachePolicies there is nothing to push: an empty snapshot would end
+// the policies of servers that outlive the installation. It returns nil then.
 func (p *Pusher) build(ctx context.Context) (*push, error) {
 	var (
 		policies  v1alpha1.CachePolicyList
@@ -184,7 +189,11 @@ func (p *Pusher) build(ctx context.Context) (*push, error) {
 		templates v1alpha1.PromptTemplateList
 	)
 	for _, list := range []client.ObjectList{&policies, &tenants, &templates} {
-		if err := p.options.Client.List(ctx, list); err != nil && !meta.IsNoMatchError(err) {
+		err := p.options.Client.List(ctx, list)
+		switch {
+		case meta.IsNoMatchError(err) && list == client.ObjectList(&policies):
+			return nil, nil
+		case err != nil && !meta.IsNoMatchError(err):
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}

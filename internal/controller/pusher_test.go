@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/controller"
@@ -81,6 +84,31 @@ func TestPushReachesEveryServer(t *testing.T) {
 		return p.cluster.Get(t.Context(), key("a", "t"), &got) == nil &&
 			strings.HasPrefix(conditionOf(got.Status.Conditions, "Programmed"), "True/Programmed")
 	})
+}
+
+func TestServersKeepTheirPoliciesWhereNoneCanBeDeclared(t *testing.T) {
+	server := startServer(t, "1")
+	p := startPusher(t, newCluster(t, somePolicy("a", "p", 7)), server.named(t, "one"))
+	p.awaitPolicy(t, "a", "p", "True")
+	before := server.received()
+	var looks atomic.Int32
+	bare := interceptor.NewClient(newCluster(t), interceptor.Funcs{
+		List: func(ctx context.Context, w client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, ok := list.(*v1alpha1.CachePolicyList); ok {
+				looks.Add(1)
+				return &meta.NoKindMatchError{}
+			}
+			return w.List(ctx, list, options...)
+		},
+	})
+	another := startPusher(t, bare, server.named(t, "one"))
+	for looked := range int32(3) { // the third look comes after the second round
+		eventually(t, "a look", func() bool { return looks.Load() > looked })
+		another.Changed()
+	}
+	if got := server.effective("a").MinimumPrefixTokens; got != 7 || server.received() != before {
+		t.Errorf("%d pushes, and the server applies %d tokens, want no push and 7", server.received()-before, got)
+	}
 }
 
 func TestChangeIsPushed(t *testing.T) {

@@ -4,6 +4,7 @@ package inject
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -70,9 +71,9 @@ func configureEvents(e engine, spec *v1alpha1.KVEventsSpec) (s sockets, warning 
 	if e.HasPrefix(kvEventsFlag + ".") {
 		return s, WarnKVEventsConfigUnreadable, nil
 	}
-	own := e.Values(kvEventsFlag)
+	own, mentions := e.Values(kvEventsFlag), e.Count(kvEventsFlag)
 	switch {
-	case len(own) > 1 || len(own) == 0 && e.Has(kvEventsFlag):
+	case mentions > 1 || mentions > len(own):
 		return s, WarnKVEventsConfigUnreadable, nil
 	case len(own) == 1:
 		s, warning = readSockets(own[0], e.facts.HashScheme, s)
@@ -94,14 +95,8 @@ func configureEvents(e engine, spec *v1alpha1.KVEventsSpec) (s sockets, warning 
 // readSockets reads an engine's own configuration; what it leaves out has the
 // engine's defaults.
 func readSockets(text, scheme string, fallback sockets) (sockets, string) {
-	var c struct {
-		Enable    bool    `json:"enable_kv_cache_events"`
-		Publisher *string `json:"publisher"`
-		Endpoint  *string `json:"endpoint"`
-		Replay    *string `json:"replay_endpoint"`
-		Topic     string  `json:"topic"`
-	}
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
+	c, err := readEngineEvents(text)
+	if err != nil {
 		return fallback, WarnKVEventsConfigUnreadable
 	}
 	s, ok := sockets{port: adapter.DefaultEventPort, topic: c.Topic}, true
@@ -127,9 +122,35 @@ func readSockets(text, scheme string, fallback sockets) (sockets, string) {
 	return s, ""
 }
 
+// engineEvents is an engine's own configuration, as far as it matters here.
+type engineEvents struct {
+	Enable                      bool
+	Publisher, Endpoint, Replay *string
+	Topic                       string
+}
+
+// readEngineEvents takes member names as they are written: the engines know no
+// others, while encoding/json would match them in any case.
+func readEngineEvents(text string) (c engineEvents, err error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &members); err != nil {
+		return c, err
+	}
+	for name, target := range map[string]any{
+		"enable_kv_cache_events": &c.Enable, "publisher": &c.Publisher, "endpoint": &c.Endpoint,
+		"replay_endpoint": &c.Replay, "topic": &c.Topic,
+	} {
+		if value, ok := members[name]; ok {
+			err = errors.Join(err, json.Unmarshal(value, target))
+		}
+	}
+	return c, err
+}
+
 // parseEndpoint reads an address of this pod. The engine listens where there
 // is a wildcard and connects to other addresses; 0.0.0.0 is a wildcard to
-// SGLang only.
+// SGLang only. One that listens on the loopback of IPv6 alone is out of the
+// publisher's reach.
 func parseEndpoint(endpoint, scheme string) (port int32, connects, ok bool) {
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	colon := strings.LastIndexByte(address, ':')
@@ -143,7 +164,9 @@ func parseEndpoint(endpoint, scheme string) (port int32, connects, ok bool) {
 	host := strings.Trim(address[:colon], "[]")
 	ip := net.ParseIP(host)
 	switch {
-	case host == "*" || ip != nil && strings.Contains(host, "::") && (ip.IsLoopback() || ip.IsUnspecified()) || scheme == "sglang" && host == "0.0.0.0":
+	case ip != nil && strings.Contains(host, ":") && ip.IsLoopback():
+		return 0, false, false
+	case host == "*" || ip != nil && strings.Contains(host, "::") && ip.IsUnspecified() || scheme == "sglang" && host == "0.0.0.0":
 		return int32(number), false, true
 	case host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified()):
 		return int32(number), true, true

@@ -148,6 +148,9 @@ func wire(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (Outcome, 
 	var s sockets
 	var warnings []string
 	if w.Observed {
+		if outcome := metricsPortTaken(spec, e); outcome.Reason != "" {
+			return outcome, nil
+		}
 		if s, warnings, err = configure(spec, e, backend); err != nil {
 			return Outcome{}, err
 		}
@@ -215,8 +218,18 @@ func unobserved(backend *v1alpha1.CacheBackend, o Options) Outcome {
 
 // offload wires the engine to its storage tier and says in w to which.
 func offload(pod *corev1.Pod, a adapter.Adapter, w *adapter.Wiring, o Options) (Outcome, error) {
+	find := func(pod *corev1.Pod) *corev1.Container {
+		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == w.Container })
+		return &pod.Spec.Containers[i]
+	}
+	var overrides *v1alpha1.EngineOverrides
+	if i := w.Backend.Spec.Integration; i != nil {
+		overrides = i.EngineOverrides
+	}
 	if validator, ok := a.(adapter.PodValidator); ok {
-		if err := validator.ValidateEnginePod(pod, *w); err != nil {
+		asStarted := pod.DeepCopy() // what the overrides add must fit too
+		applyOverrides(find(asStarted), *find(pod), overrides)
+		if err := validator.ValidateEnginePod(asStarted, *w); err != nil {
 			return Outcome{}, err
 		}
 	}
@@ -231,17 +244,11 @@ func offload(pod *corev1.Pod, a adapter.Adapter, w *adapter.Wiring, o Options) (
 		return skip(ReasonBindingUnsupported, unbound(a, binding)), nil
 	}
 	w.Binding = binding
-	find := func() *corev1.Container {
-		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == w.Container })
-		return &pod.Spec.Containers[i]
-	}
-	was := *find().DeepCopy()
+	was := *find(pod).DeepCopy()
 	if err := a.InjectEngineConfig(pod, *w); err != nil {
 		return Outcome{}, err
 	}
-	if i := w.Backend.Spec.Integration; i != nil {
-		applyOverrides(find(), was, i.EngineOverrides)
-	}
+	applyOverrides(find(pod), was, overrides)
 	return Outcome{}, nil
 }
 
@@ -267,6 +274,23 @@ func configure(spec *corev1.PodSpec, e engine, backend *v1alpha1.CacheBackend) (
 		warnings = append(warnings, WarnHostNetwork)
 	}
 	return s, warnings, nil
+}
+
+// metricsPortTaken skips pods in which something else answers where the
+// publisher's health is asked for.
+func metricsPortTaken(spec *corev1.PodSpec, e engine) Outcome {
+	if spec.HostNetwork {
+		return Outcome{} // it does not listen there
+	}
+	if e.httpPort() == metricsPort {
+		return skip(ReasonReservedNameConflict, fmt.Sprintf("the engine listens on port %d, where the publisher has its metrics", metricsPort))
+	}
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == metricsPort }) {
+			return skip(ReasonReservedNameConflict, fmt.Sprintf("container %q has port %d, where the publisher has its metrics", c.Name, metricsPort))
+		}
+	}
+	return Outcome{}
 }
 
 // checkKernels adds the check that runs before the engine.

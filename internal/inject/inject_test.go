@@ -95,25 +95,29 @@ func TestWarnings(t *testing.T) {
 		backend func(*v1alpha1.CacheBackend)
 		want    string
 	}{
-		"nothing to say":                 {vllm, engineArgs("--port=1"), nil, ""},
-		"no flag and none wanted":        {vllm, engineArgs("--port=1"), ownEvents, inject.WarnKVEventsConfigMissing},
-		"events switched off":            {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":false}`), nil, inject.WarnKVEventsDisabled},
-		"no publisher":                   {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"publisher":"null"}`), nil, inject.WarnKVEventsDisabled},
-		"SGLang without a publisher":     {sglang, engineArgs("--page-size=64", `--kv-events-config={}`), nil, inject.WarnKVEventsDisabled},
-		"the flag twice":                 {vllm, engineArgs("--kv-events-config", "{}", "--kv_events_config={}"), nil, inject.WarnKVEventsConfigUnreadable},
-		"no JSON":                        {vllm, engineArgs("--kv-events-config", "{"), nil, inject.WarnKVEventsConfigUnreadable},
-		"the flag without a value":       {vllm, engineArgs("--kv-events-config"), nil, inject.WarnKVEventsConfigUnreadable},
-		"members as flags":               {vllm, engineArgs("--kv-events-config.publisher=zmq"), nil, inject.WarnKVEventsConfigUnreadable},
-		"events that go elsewhere":       {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"endpoint":"tcp://10.0.0.1:5557"}`), nil, inject.WarnKVEventsConfigUnreadable},
-		"a socket file":                  {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"endpoint":"ipc:///tmp/kv"}`), nil, inject.WarnKVEventsConfigUnreadable},
-		"the image's own command":        {vllm, func(p *corev1.Pod) { p.Spec.Containers[0].Command, p.Spec.Containers[0].Args = nil, nil }, nil, inject.WarnEngineCommandOpaque},
-		"a shell behind a wrapper":       {vllm, func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"tini", "--", "bash", "-c"} }, nil, inject.WarnEngineCommandOpaque},
-		"no prefix caching":              {vllm, engineArgs("--no-enable-prefix-caching"), nil, inject.WarnPrefixCachingOff},
-		"no radix cache":                 {sglang, engineArgs("--page-size", "16", "--disable-radix-cache"), nil, inject.WarnPrefixCachingOff},
-		"pages of one token":             {sglang, engineArgs("--page-size", "1"), nil, inject.WarnPageSizeOne},
-		"pages of the default size":      {sglang, engineArgs("--x"), nil, inject.WarnPageSizeOne},
-		"the node's network":             {vllm, func(p *corev1.Pod) { p.Spec.HostNetwork = true }, nil, inject.WarnHostNetwork},
-		"several findings keep an order": {sglang, func(p *corev1.Pod) { p.Spec.HostNetwork = true; engineArgs("--x")(p) }, ownEvents, "kv-events-config-missing,page-size-one,host-network"},
+		"nothing to say":                  {vllm, engineArgs("--port=1"), nil, ""},
+		"no flag and none wanted":         {vllm, engineArgs("--port=1"), ownEvents, inject.WarnKVEventsConfigMissing},
+		"events switched off":             {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":false}`), nil, inject.WarnKVEventsDisabled},
+		"no publisher":                    {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"publisher":"null"}`), nil, inject.WarnKVEventsDisabled},
+		"SGLang without a publisher":      {sglang, engineArgs("--page-size=64", `--kv-events-config={}`), nil, inject.WarnKVEventsDisabled},
+		"the flag twice":                  {vllm, engineArgs("--kv-events-config", "{}", "--kv_events_config={}"), nil, inject.WarnKVEventsConfigUnreadable},
+		"the flag twice, bare at the end": {vllm, engineArgs("--kv-events-config", "{}", "--kv-events-config"), nil, inject.WarnKVEventsConfigUnreadable},
+		"the loopback of IPv6":            {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"endpoint":"tcp://[::1]:5557"}`), nil, inject.WarnKVEventsConfigUnreadable},
+		"every address of IPv6":           {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"endpoint":"tcp://[::]:5557"}`), nil, ""},
+		"members in another case":         {vllm, engineArgs(`--kv-events-config={"ENABLE_KV_CACHE_EVENTS":true}`), nil, inject.WarnKVEventsDisabled},
+		"no JSON":                         {vllm, engineArgs("--kv-events-config", "{"), nil, inject.WarnKVEventsConfigUnreadable},
+		"the flag without a value":        {vllm, engineArgs("--kv-events-config"), nil, inject.WarnKVEventsConfigUnreadable},
+		"members as flags":                {vllm, engineArgs("--kv-events-config.publisher=zmq"), nil, inject.WarnKVEventsConfigUnreadable},
+		"events that go elsewhere":        {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"endpoint":"tcp://10.0.0.1:5557"}`), nil, inject.WarnKVEventsConfigUnreadable},
+		"a socket file":                   {vllm, engineArgs(`--kv-events-config={"enable_kv_cache_events":true,"endpoint":"ipc:///tmp/kv"}`), nil, inject.WarnKVEventsConfigUnreadable},
+		"the image's own command":         {vllm, func(p *corev1.Pod) { p.Spec.Containers[0].Command, p.Spec.Containers[0].Args = nil, nil }, nil, inject.WarnEngineCommandOpaque},
+		"a shell behind a wrapper":        {vllm, func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"tini", "--", "bash", "-c"} }, nil, inject.WarnEngineCommandOpaque},
+		"no prefix caching":               {vllm, engineArgs("--no-enable-prefix-caching"), nil, inject.WarnPrefixCachingOff},
+		"no radix cache":                  {sglang, engineArgs("--page-size", "16", "--disable-radix-cache"), nil, inject.WarnPrefixCachingOff},
+		"pages of one token":              {sglang, engineArgs("--page-size", "1"), nil, inject.WarnPageSizeOne},
+		"pages of the default size":       {sglang, engineArgs("--x"), nil, inject.WarnPageSizeOne},
+		"the node's network":              {vllm, func(p *corev1.Pod) { p.Spec.HostNetwork = true }, nil, inject.WarnHostNetwork},
+		"several findings keep an order":  {sglang, func(p *corev1.Pod) { p.Spec.HostNetwork = true; engineArgs("--x")(p) }, ownEvents, "kv-events-config-missing,page-size-one,host-network"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod, backend := newPod(tc.runtime, tc.pod), newBackend(tc.runtime)
@@ -279,6 +283,12 @@ func TestConfigHash(t *testing.T) {
 		"the model":               {func(b *v1alpha1.CacheBackend) { b.Spec.Observation.ModelID = "x" }, false},
 		"a port":                  {events(func(e *v1alpha1.KVEventsSpec) { e.Port = ptr(int32(1)) }), false},
 		"the default port, spelt": {events(func(e *v1alpha1.KVEventsSpec) { e.Port = ptr(int32(5557)) }), true},
+		"the default metrics path, spelt": {func(b *v1alpha1.CacheBackend) {
+			b.Spec.Observation.EngineMetrics = &v1alpha1.EngineMetricsSpec{Path: "/metrics"}
+		}, true},
+		"another metrics path": {func(b *v1alpha1.CacheBackend) {
+			b.Spec.Observation.EngineMetrics = &v1alpha1.EngineMetricsSpec{Path: "/m"}
+		}, false},
 		"the type":                {func(b *v1alpha1.CacheBackend) { b.Spec.Type = v1alpha1.BackendMemory }, false},
 		"failing open, spelt":     {func(b *v1alpha1.CacheBackend) { b.Spec.Integration.FailOpen = ptr(true) }, true},
 		"failing closed":          {func(b *v1alpha1.CacheBackend) { b.Spec.Integration.FailOpen = ptr(false) }, false},
@@ -331,6 +341,9 @@ func TestOverrides(t *testing.T) {
 		"ours is suppressed":        {[]string{"--a"}, v1alpha1.EngineOverrides{SuppressArgs: []string{"--size"}}, "--a --tier ram"},
 		"suppressed, then set":      {[]string{"--a"}, v1alpha1.EngineOverrides{SuppressArgs: []string{"--size"}, Args: []string{"--size=9"}}, "--a --tier ram --size=9"},
 		"the user's stays":          {[]string{"--a", "1"}, v1alpha1.EngineOverrides{Args: []string{"--a", "2"}, SuppressArgs: []string{"--a"}}, "--a 1 --tier ram --size=4"},
+		"suppressed with a value":   {[]string{"--a"}, v1alpha1.EngineOverrides{SuppressArgs: []string{"--size=1"}}, "--a --tier ram"},
+		"dashes are underscores":    {[]string{"--my_len=1"}, v1alpha1.EngineOverrides{Args: []string{"--my-len=2"}}, "--my_len=1 --tier ram --size=4"},
+		"the command's stays":       {[]string{"--a"}, v1alpha1.EngineOverrides{Args: []string{"--max_len=2"}}, "--a --tier ram --size=4"},
 		"unknown ones come last":    {[]string{"--a"}, v1alpha1.EngineOverrides{Args: []string{"--new", "x", "word"}}, "--a --tier ram --size=4 --new x word"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -340,7 +353,9 @@ func TestOverrides(t *testing.T) {
 			})
 			o := options()
 			o.Registry = adapter.NewRegistry(offloading{})
-			got, outcome := inject.Pod(newPod(vllm, engineArgs(tc.args...)), backend, o)
+			pod := newPod(vllm, engineArgs(tc.args...))
+			pod.Spec.Containers[0].Command = []string{"vllm", "serve", "--max-len", "9"}
+			got, outcome := inject.Pod(pod, backend, o)
 			if args := strings.Join(got.Spec.Containers[0].Args, " "); outcome.Result != inject.Injected || args != tc.want {
 				t.Errorf("%+v with %s, want %s", outcome, args, tc.want)
 			}

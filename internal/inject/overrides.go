@@ -9,10 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/commandline"
 )
 
 // applyOverrides changes what the adapter added to the engine container: what
-// it is now, against what it was. The user's own flags and variables stay.
+// it is now, against what it was. The user's own flags and variables stay,
+// flags of the command included.
 func applyOverrides(now *corev1.Container, was corev1.Container, o *v1alpha1.EngineOverrides) {
 	if o == nil {
 		return
@@ -22,8 +24,13 @@ func applyOverrides(now *corev1.Container, was corev1.Container, o *v1alpha1.Eng
 		return func(b argument) bool { return slices.Equal(a.words, b.words) }
 	}
 	owned := func(a argument) bool { return !slices.ContainsFunc(before, same(a)) }
-	groups = slices.DeleteFunc(groups, func(a argument) bool { return owned(a) && slices.Contains(o.SuppressArgs, a.flag) })
+	suppressed := flagsOf(o.SuppressArgs)
+	groups = slices.DeleteFunc(groups, func(a argument) bool { return owned(a) && slices.Contains(suppressed, a.flag) })
+	command := flagsOf(was.Command)
 	for _, wanted := range groupArgs(o.Args) {
+		if wanted.flag != "" && slices.Contains(command, wanted.flag) {
+			continue
+		}
 		i := slices.IndexFunc(groups, func(a argument) bool { return a.flag != "" && a.flag == wanted.flag })
 		switch {
 		case i >= 0 && owned(groups[i]):
@@ -61,13 +68,23 @@ type argument struct {
 	words []string
 }
 
+// flagsOf are the flags among words, without their values.
+func flagsOf(words []string) (flags []string) {
+	for _, a := range groupArgs(words) {
+		if a.flag != "" {
+			flags = append(flags, a.flag)
+		}
+	}
+	return flags
+}
+
 func groupArgs(args []string) (groups []argument) {
 	open := false // whether the last flag may still take a value
 	for _, word := range args {
 		flag, _, inline := strings.Cut(word, "=")
 		switch {
 		case strings.HasPrefix(word, "-"):
-			groups = append(groups, argument{flag, []string{word}})
+			groups = append(groups, argument{commandline.FlagName(flag), []string{word}})
 			open = !inline
 		case open:
 			last := &groups[len(groups)-1]

@@ -25,7 +25,7 @@ const (
 
 	ingestAudience = "inferencecache.io/ingest"
 	tokenSeconds   = 3600
-	metricsPort    = 9095
+	metricsPort    = adapter.PublisherPort
 	metricsName    = "ic-metrics"
 	nonRoot        = 65532
 )
@@ -129,14 +129,11 @@ func (o Options) credentials() []string {
 }
 
 func metricsURL(e engine, m *v1alpha1.EngineMetricsSpec) string {
-	port, path := e.httpPort(), "/metrics"
+	port := e.httpPort()
 	if m != nil && m.Port != nil {
 		port = *m.Port
 	}
-	if m != nil && m.Path != "" {
-		path = m.Path
-	}
-	return fmt.Sprintf("http://127.0.0.1:%d%s", port, commandline.Escape(path))
+	return fmt.Sprintf("http://127.0.0.1:%d%s", port, commandline.Escape(effectiveMetrics(m).Path))
 }
 
 func ranksOf(e engine, events *v1alpha1.KVEventsSpec) int32 {

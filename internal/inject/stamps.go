@@ -4,6 +4,7 @@ package inject
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
+	"github.com/inferencecache/inference-cache/internal/nodelocal"
 )
 
 // maxMessage bounds the explanation on a pod, in bytes.
@@ -129,7 +131,7 @@ func ConfigHash(backend *v1alpha1.CacheBackend, a adapter.Adapter, binding *adap
 	content := map[string]any{
 		"adapter": a.Name(), "adapterVersion": a.Version(), "renderVersion": renderVersion,
 		"runtime": backend.Spec.Runtime, "type": adapter.Type(backend), "mode": adapter.Mode(backend), "role": role, "failOpen": failOpen,
-		"engineOverrides": overrides, "modelID": observation.ModelID, "engineMetrics": observation.EngineMetrics,
+		"engineOverrides": overrides, "modelID": observation.ModelID, "engineMetrics": effectiveMetrics(observation.EngineMetrics),
 		"kvEvents": effectiveEvents(observation.KVEvents),
 	}
 	if !adapter.WatchesOnly(backend) {
@@ -151,7 +153,7 @@ func visibleLMCache(l *v1alpha1.LMCacheSpec) *v1alpha1.LMCacheSpec {
 		return nil
 	}
 	out := l.DeepCopy()
-	chunk := adapter.ChunkSize(l)
+	chunk := nodelocal.ChunkTokens(l)
 	out.ChunkSizeTokens = &chunk
 	if n := out.NodeLocal; n != nil {
 		n.IdleRetentionSeconds, n.Scheduling = nil, nil
@@ -187,6 +189,17 @@ func effectiveEvents(e *v1alpha1.KVEventsSpec) v1alpha1.KVEventsSpec {
 	if out.Topic == nil {
 		out.Topic = ptr(adapter.DefaultTopic)
 	}
+	return out
+}
+
+// effectiveMetrics fills in the default path, so that writing it out changes
+// nothing.
+func effectiveMetrics(e *v1alpha1.EngineMetricsSpec) v1alpha1.EngineMetricsSpec {
+	var out v1alpha1.EngineMetricsSpec
+	if e != nil {
+		out = *e.DeepCopy()
+	}
+	out.Path = cmp.Or(out.Path, "/metrics")
 	return out
 }
 

@@ -62,6 +62,10 @@ type tierCase struct {
 var tierCases = map[string]tierCase{
 	"vLLM on its own":                 {vllm, podLocal, moreArgs(), "", ""},
 	"one rank, spelt out":             {vllm, podLocal, moreArgs("-pp", "1", "--data-parallel-size=1"), "", ""},
+	"parallelism by an override":      {vllm, overridden("--data-parallel-size", "2"), moreArgs(), inject.ReasonParallelism, "--data-parallel-size"},
+	"an override that fits":           {vllm, overridden("--max-model-len=9"), moreArgs(), "", ""},
+	"a page size by an override":      {sglang, overridden("--page-size=64"), engineArgs("--x"), "", ""},
+	"another one by an override":      {sglang, overridden("--page-size=96"), engineArgs("--x"), inject.ReasonPageSizeMismatch, "96"},
 	"pipeline parallelism":            {vllm, podLocal, moreArgs("-pp=2"), inject.ReasonParallelism, "--pipeline-parallel-size"},
 	"data parallelism":                {vllm, podLocal, moreArgs("--data_parallel_size", "2"), inject.ReasonParallelism, "--data-parallel-size"},
 	"a degree twice":                  {vllm, podLocal, moreArgs("-dp", "1", "--data-parallel-size=1"), inject.ReasonParallelism, "more than once"},
@@ -121,8 +125,36 @@ var tierCases = map[string]tierCase{
 	"HiCache through a shell":       {sglang, hiCache, shapes["shell-command"], inject.ReasonEngineArgsConflict, "shell"},
 }
 
+// overridden is podLocal with arguments of the backend.
+func overridden(args ...string) func(*v1alpha1.CacheBackend) {
+	return func(b *v1alpha1.CacheBackend) {
+		podLocal(b)
+		b.Spec.Integration.EngineOverrides = &v1alpha1.EngineOverrides{Args: args}
+	}
+}
+
 func sibling(c corev1.Container) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, c) }
+}
+
+func TestPodsThatTakeThePublishersPortAreSkipped(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod   func(*corev1.Pod)
+		taken bool
+	}{
+		"the engine's HTTP":  {engineArgs("--port=9095"), true},
+		"a port of a helper": {sibling(corev1.Container{Name: "helper", Ports: []corev1.ContainerPort{{ContainerPort: 9095}}}), true},
+		"on the host's network, where the publisher serves nothing": {func(p *corev1.Pod) {
+			p.Spec.HostNetwork = true
+			engineArgs("--port=9095")(p)
+		}, false},
+		"another port": {engineArgs("--port=9096"), false},
+	} {
+		_, outcome := inject.Pod(newPod(vllm, tc.pod), newBackend(vllm), options())
+		if (outcome.Reason == inject.ReasonReservedNameConflict && strings.Contains(outcome.Message, "9095")) != tc.taken {
+			t.Errorf("%s: %+v", name, outcome)
+		}
+	}
 }
 
 func TestTierPreconditions(t *testing.T) {

@@ -56,7 +56,7 @@ func Gate(b *v1alpha1.CacheBackend, o GateOptions) (corev1.Container, error) {
 		wish.Seconds = *s
 	}
 	wish.MP.InstanceID, wish.MP.ShmName = InstanceID(b, o.Hash), ShmName(b)
-	wish.MP.Port, wish.HTTP.Port, wish.MP.ChunkSize = server.Port, server.HTTPPort, chunkTokens(b)
+	wish.MP.Port, wish.HTTP.Port, wish.MP.ChunkSize = server.Port, server.HTTPPort, ChunkTokens(b.Spec.LMCache)
 	wish.MP.GPUWorkers, wish.MP.CPUWorkers = server.MaxGPUWorkers, server.MaxCPUWorkers
 	var mounts []corev1.VolumeMount
 	if o.ClientFile {

@@ -50,17 +50,6 @@ const (
 	DefaultIdleSeconds = 300
 )
 
-// Storage is what a server offloads to.
-type Storage struct {
-	// Protocol is how it is spoken to, Host and Port where it is.
-	Protocol string `json:"protocol"`
-	Host     string `json:"host"`
-	Port     int32  `json:"port"`
-	// Username and Password refer to Secrets; nil is none.
-	Username *corev1.SecretKeySelector `json:"username,omitempty"`
-	Password *corev1.SecretKeySelector `json:"password,omitempty"`
-}
-
 // Applies says whether a backend asks for servers on the nodes.
 func Applies(b *v1alpha1.CacheBackend) bool {
 	return b.Spec.LMCache != nil && b.Spec.LMCache.Topology == v1alpha1.TopologyNodeLocal && b.Spec.LMCache.NodeLocal != nil
@@ -115,8 +104,8 @@ func ConfigHash(b *v1alpha1.CacheBackend, storage *Storage) (string, error) {
 		Resources corev1.ResourceRequirements `json:"resources"`
 		Storage   *Storage                    `json:"storage"`
 	}{
-		renderVersion, server.Image, server.Port, server.HTTPPort, gibibytes(server.L1Capacity.Value()), server.MaxGPUWorkers, server.MaxCPUWorkers,
-		chunkTokens(b), server.Resources, storage,
+		renderVersion, server.Image, server.Port, server.HTTPPort, Gibibytes(server.L1Capacity), server.MaxGPUWorkers, server.MaxCPUWorkers,
+		ChunkTokens(b.Spec.LMCache), server.Resources, storage,
 	})
 	if err != nil {
 		return "", err
@@ -125,9 +114,11 @@ func ConfigHash(b *v1alpha1.CacheBackend, storage *Storage) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-func chunkTokens(b *v1alpha1.CacheBackend) int32 {
-	if n := b.Spec.LMCache.ChunkSizeTokens; n != nil {
-		return *n
+// ChunkTokens is the tokens of one chunk of an LMCache server, wherever it
+// runs.
+func ChunkTokens(l *v1alpha1.LMCacheSpec) int32 {
+	if l != nil && l.ChunkSizeTokens != nil {
+		return *l.ChunkSizeTokens
 	}
 	return DefaultChunkTokens
 }

@@ -3,7 +3,6 @@
 package nodelocal
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,7 +105,8 @@ func serverContainer(o Order) corev1.Container {
 		}
 	}
 	return corev1.Container{
-		Name: ServerContainer, Image: server.Image, Command: []string{"lmcache", "server"}, Args: serverArgs(o), Env: serverEnv(o.Storage),
+		Name: ServerContainer, Image: server.Image, Command: []string{"lmcache", "server"}, Args: serverArgs(o),
+		Env: append([]corev1.EnvVar{NodeIP(), {Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "INFERENCECACHE_MP_SERVER", Value: "true"}}, o.Storage.Env()...),
 		Ports: []corev1.ContainerPort{
 			{Name: "lmcache-mp", ContainerPort: server.Port, HostPort: server.Port, Protocol: corev1.ProtocolTCP},
 			{Name: "lmcache-http", ContainerPort: server.HTTPPort, HostPort: server.HTTPPort, Protocol: corev1.ProtocolTCP},
@@ -128,37 +128,10 @@ func serverArgs(o Order) []string {
 	args := []string{
 		"--instance-id", InstanceID(o.Backend, o.Hash), "--shm-name", ShmName(o.Backend),
 		"--host", address, "--port", number(server.Port), "--http-host", address, "--http-port", number(server.HTTPPort),
-		"--chunk-size", number(chunkTokens(o.Backend)), "--l1-size-gb", gibibytes(server.L1Capacity.Value()), "--eviction-policy", "LRU",
+		"--chunk-size", number(ChunkTokens(o.Backend.Spec.LMCache)), "--l1-size-gb", Gibibytes(server.L1Capacity), "--eviction-policy", "LRU",
 		"--max-gpu-workers", number(server.MaxGPUWorkers), "--max-cpu-workers", number(server.MaxCPUWorkers),
 	}
-	if s := o.Storage; s != nil {
-		text, _ := json.Marshal(struct { // strings and a number cannot fail
-			Host string `json:"host"`
-			Port int32  `json:"port"`
-			Type string `json:"type"`
-		}{s.Host, s.Port, s.Protocol})
-		args = append(args, "--l2-adapter", string(text))
-	}
-	return args
-}
-
-func serverEnv(s *Storage) []corev1.EnvVar {
-	env := []corev1.EnvVar{NodeIP(), {Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "INFERENCECACHE_MP_SERVER", Value: "true"}}
-	secret := func(name string, key *corev1.SecretKeySelector) {
-		if key != nil {
-			env = append(env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: key.DeepCopy()}})
-		}
-	}
-	if s != nil {
-		secret("LMCACHE_RESP_USERNAME", s.Username)
-		secret("LMCACHE_RESP_PASSWORD", s.Password)
-	}
-	return env
-}
-
-// gibibytes is the shortest decimal of a size in units of 2^30 bytes.
-func gibibytes(bytes int64) string {
-	return strconv.FormatFloat(float64(bytes)/(1<<30), 'f', -1, 64)
+	return append(args, o.Storage.Args()...)
 }
 
 // inherit takes over from an engine what lets a pod run where it runs.

@@ -214,7 +214,8 @@ func isDefault(s *v1alpha1.CachePolicyStrategy) bool {
 	return s == nil || valueOr(s.EnableChainMatching, true) && !valueOr(s.RequireChain, false) && valueOr(s.EnableTenantHot, true)
 }
 
-// addTenants adds a verdict for each tenant and returns the budgets in force.
+// addTenants adds a verdict for each tenant and returns the budgets in force,
+// by namespace and name of their resources.
 func (s *Snapshot) addTenants(tenants []v1alpha1.CacheTenant) (budgets []wireTenant) {
 	winners := make(map[string]types.NamespacedName)
 	for _, t := range sorted(tenants) {
@@ -231,7 +232,6 @@ func (s *Snapshot) addTenants(tenants []v1alpha1.CacheTenant) (budgets []wireTen
 		}
 		s.Tenants = append(s.Tenants, verdict)
 	}
-	slices.SortFunc(budgets, func(a, b wireTenant) int { return strings.Compare(a.TenantID, b.TenantID) })
 	return budgets
 }
 

@@ -157,8 +157,9 @@ func TestTheFirstTenantWithABudgetIsInForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `"tenants":[{"tenantID":"own","maxIndexEntries":5,"isolationMode":"Fairness"},` +
-		`{"tenantID":"shared","maxIndexEntries":0,"isolationMode":"Fairness"}]}`
+	// By namespace and name of the resources.
+	const want = `"tenants":[{"tenantID":"shared","maxIndexEntries":0,"isolationMode":"Fairness"},` +
+		`{"tenantID":"own","maxIndexEntries":5,"isolationMode":"Fairness"}]}`
 	if !strings.HasSuffix(string(snapshot.Body), want) {
 		t.Errorf("body %s, want the end %s", snapshot.Body, want)
 	}

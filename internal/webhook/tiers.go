@@ -32,7 +32,9 @@ func checkTiers(b *v1alpha1.CacheBackend) (errs field.ErrorList) {
 		errs = append(errs, checkRemoteStorage(spec.Child("remoteStorage"), b)...)
 	}
 	if h := b.Spec.HiCache; h != nil && h.Ratio != nil {
-		if ratio, err := strconv.ParseFloat(*h.Ratio, 64); err != nil || math.IsInf(ratio, 0) || !(ratio > 0) {
+		// The engine reads decimals only, strconv also hexadecimal.
+		ratio, err := strconv.ParseFloat(*h.Ratio, 64)
+		if err != nil || strings.ContainsAny(*h.Ratio, "xX") || math.IsInf(ratio, 0) || !(ratio > 0) {
 			errs = append(errs, field.Invalid(spec.Child("hiCache", "ratio"), *h.Ratio, "a finite number above 0 is expected"))
 		}
 	}
@@ -108,9 +110,13 @@ func checkServer(path *field.Path, l1 resource.Quantity, r *corev1.ResourceRequi
 	return errs
 }
 
-// checkServerPort keeps a server in the pod off the ports of the events.
+// checkServerPort keeps a server in the pod off the ports of the events and of
+// the publisher.
 func checkServerPort(path *field.Path, port int32, b *v1alpha1.CacheBackend) field.ErrorList {
-	if adapter.IsEventPort(b, port) {
+	switch {
+	case port == adapter.PublisherPort:
+		return field.ErrorList{field.Invalid(path, port, "is where the publisher has its metrics")}
+	case adapter.IsEventPort(b, port):
 		return field.ErrorList{field.Invalid(path, port, "is a port of spec.observation.kvEvents")}
 	}
 	return nil
