@@ -49,7 +49,7 @@ type PodLocalServer struct {
 	// +required
 	Image string `json:"image"`
 	// Port of the server inside the pod; not 5557 and 8080, which events and
-	// health have.
+	// health have, and not 9095, which the publisher has.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +kubebuilder:validation:XValidation:rule="!(self in [5557, 8080])",message="ports 5557 and 8080 are taken by events and health"
