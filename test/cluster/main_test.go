@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,10 @@ func run(m *testing.M) int {
 		return m.Run() // each test says why it did not run
 	}
 	code := m.Run()
+	if problems, err := auditProblems(shared.node.AuditLog()); err != nil || len(problems) > 0 {
+		fmt.Fprintln(os.Stderr, "rights of the accounts:", err, strings.Join(problems, "\n"))
+		code = max(code, 1)
+	}
 	if shared.node.Kept {
 		if shared.released {
 			fmt.Fprintln(os.Stderr, "the release of the tests is left in the cluster; make cluster-down removes it")

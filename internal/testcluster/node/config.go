@@ -129,7 +129,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 
 const auditConf = `apiVersion: audit.k8s.io/v1
 kind: Policy
-omitStages: [RequestReceived, ResponseStarted, Panic]
+omitStages: [RequestReceived, Panic]
 rules:
 - {level: Metadata, userGroups: ["system:serviceaccounts:` + AuditedNamespace + `"]}
 - {level: None}

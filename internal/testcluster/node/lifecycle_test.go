@@ -240,10 +240,13 @@ func killAll(t *testing.T, dir string) {
 		_, err := node.Open(node.Options{})
 		return errors.Is(err, node.ErrNotRunning)
 	}
-	for deadline := time.Now().Add(10 * time.Second); !ended(); {
-		if time.Now().After(deadline) {
+	tick, deadline := time.NewTicker(50*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
+	for !ended() {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatal("the daemons live on after SIGKILL")
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
