@@ -143,12 +143,19 @@ func TestAPodForNodesOfWindowsIsSkipped(t *testing.T) {
 // sidecarOf returns the publisher of a pod.
 func sidecarOf(t *testing.T, pod *corev1.Pod) corev1.Container {
 	t.Helper()
+	return containerOf(t, pod, inject.SidecarName)
+}
+
+// containerOf returns the container of a pod with a name, init containers
+// included.
+func containerOf(t *testing.T, pod *corev1.Pod, name string) corev1.Container {
+	t.Helper()
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.Name == inject.SidecarName {
+		if c.Name == name {
 			return c
 		}
 	}
-	t.Fatal("the pod has no publisher")
+	t.Fatalf("the pod has no container %s", name)
 	return corev1.Container{}
 }
 

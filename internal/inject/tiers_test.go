@@ -236,13 +236,7 @@ func TestAStorageThatIsNotThereYet(t *testing.T) {
 // serverOf returns the LMCache server of a pod.
 func serverOf(t *testing.T, pod *corev1.Pod) corev1.Container {
 	t.Helper()
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.Name == adapter.ServerContainer {
-			return c
-		}
-	}
-	t.Fatal("the pod has no LMCache server")
-	return corev1.Container{}
+	return containerOf(t, pod, adapter.ServerContainer)
 }
 
 func TestPodLocalServer(t *testing.T) {
