@@ -232,6 +232,8 @@ type ExternalReplica struct {
 type IndexParticipation struct {
 	// Distinct prefixes over all engines.
 	PrefixCount int64 `json:"prefixCount"`
+	// Newest event of any engine. While events keep coming it is up to 10 polls,
+	// 5 minutes at most, behind.
 	// +optional
 	LastEventAt *metav1.Time `json:"lastEventAt,omitempty"`
 	// Share of prompt tokens found in the cache, weighted by prefixes: a
@@ -241,10 +243,12 @@ type IndexParticipation struct {
 	// Share of queried tokens found in the storage tier: a decimal from 0 to 1.
 	// +optional
 	T2HitRate *string `json:"t2HitRate,omitempty"`
-	// Replicas with a row in the index.
+	// Replicas with a row in the index: one of an engine, or of each of its
+	// data-parallel ranks.
 	// +optional
 	ReportingReplicas *int32 `json:"reportingReplicas,omitempty"`
-	// Replicas there should be.
+	// Replicas there should be: all ranks of the engine pods and the external
+	// replicas.
 	// +optional
 	ExpectedReplicas *int32 `json:"expectedReplicas,omitempty"`
 }

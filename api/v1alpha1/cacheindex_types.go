@@ -60,12 +60,17 @@ type CacheIndexServer struct {
 	// +optional
 	PolicyRevision string `json:"policyRevision,omitempty"`
 	Prefixes       int64  `json:"prefixes"`
+	// Why it did not answer.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // CacheIndexStatus is what the servers know, merged.
 type CacheIndexStatus struct {
 	// Newest report of each replica; at most as many as the controller's
-	// --cacheindex-max-replicas.
+	// --cacheindex-max-replicas. Of replicas with one name in several
+	// namespaces only that of the last namespace is here.
 	// +listType=map
 	// +listMapKey=id
 	// +optional

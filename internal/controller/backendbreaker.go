@@ -102,16 +102,6 @@ func (s sidecar) soundSince(after *metav1.Time, now time.Time) bool {
 	return s.native && s.engineStarted && !s.restarts || now.Sub(time.Unix(s.runsSince, 0)) >= breakerPatience
 }
 
-// onlySidecar keeps what the controller reads of a pod's containers.
-func onlySidecar(containers []corev1.Container) (kept []corev1.Container) {
-	for _, c := range containers {
-		if c.Name == sidecarContainer {
-			kept = append(kept, corev1.Container{Name: c.Name, Image: c.Image})
-		}
-	}
-	return kept
-}
-
 // publisher is the injected one of a live pod.
 type publisher struct {
 	sidecar

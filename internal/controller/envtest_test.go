@@ -31,13 +31,6 @@ import (
 	"github.com/inferencecache/inference-cache/internal/policy"
 )
 
-// hold replaces the replicas of a server that is in use.
-func (h *holdings) hold(rows ...index.ReplicaRow) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.replicas = rows
-}
-
 func (s *testServer) topologies() []policy.PDTopology {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,6 +76,20 @@ type holdings struct {
 	tenants  []index.TenantRow
 }
 
+// hold replaces the replicas of a server that is in use.
+func (h *holdings) hold(rows ...index.ReplicaRow) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.replicas = rows
+}
+
+// keep replaces the tenants.
+func (h *holdings) keep(rows ...index.TenantRow) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tenants = rows
+}
+
 func (h *holdings) EachReplica(f func(index.ReplicaRow)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,6 +99,8 @@ func (h *holdings) EachReplica(f func(index.ReplicaRow)) {
 }
 
 func (h *holdings) EachTenant(f func(index.TenantRow)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, row := range h.tenants {
 		f(row)
 	}

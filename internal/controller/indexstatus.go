@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -19,19 +18,11 @@ import (
 	"github.com/inferencecache/inference-cache/internal/controlclient"
 )
 
-// Steady load must not rewrite a status at every poll: rates that differ by
-// less, and sizes by a smaller share, count as equal.
-const (
-	// rateTolerance is a little below 0.01, so that 0.28 and 0.29 differ.
-	rateTolerance = 0.01 - 1e-6
-	sizeTolerance = 0.01
-)
-
 // decimal is the shortest text of a float32, without an exponent.
 func decimal(v float32) string { return strconv.FormatFloat(float64(v), 'f', -1, 32) }
 
-// writeIndex shows the merged view; only a difference other than in times is
-// written.
+// writeIndex shows the merged view. Differences in times alone are not written,
+// and drift is written now and then.
 func (p *Poller) writeIndex(ctx context.Context, answers []polled, merged *controlclient.Snapshot) error {
 	var index v1alpha1.CacheIndex
 	if err := p.options.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.CacheIndexName}, &index); err != nil {
@@ -40,12 +31,10 @@ func (p *Poller) writeIndex(ctx context.Context, answers []polled, merged *contr
 		}
 		return fmt.Errorf("read CacheIndex: %w", err)
 	}
-	next := p.renderIndex(answers, merged)
-	steady(&next, &index.Status)
-	if reflect.DeepEqual(timeless(next), timeless(index.Status)) {
+	next, now := p.renderIndex(answers, merged), metav1.NewTime(p.options.Now())
+	if !p.pace.due(index.UID, indexChange(&next, &index.Status), now.Time) {
 		return nil
 	}
-	now := metav1.NewTime(p.options.Now())
 	next.LastUpdated = &now
 	index.Status = next
 	if err := p.options.Client.Status().Update(ctx, &index); err != nil {
@@ -68,11 +57,9 @@ func (p *Poller) renderIndex(answers []polled, merged *controlclient.Snapshot) v
 		status.Servers = append(status.Servers, row)
 	}
 	status.ObservedServer = strings.Join(observed, ",")
-	status.Replicas = renderReplicas(merged.Replicas)
-	status.ReplicasTotal = int64(len(status.Replicas))
-	if len(status.Replicas) > p.options.MaxReplicas {
-		status.Replicas, status.Truncated = status.Replicas[:p.options.MaxReplicas], true
-	}
+	status.Replicas, status.ReplicasTotal = renderReplicas(merged.Replicas)
+	status.Replicas = status.Replicas[:min(len(status.Replicas), p.options.MaxReplicas)]
+	status.Truncated = status.ReplicasTotal > int64(len(status.Replicas))
 	for _, t := range merged.Tenants {
 		entries := t.IndexEntries
 		row := v1alpha1.CacheIndexTenant{ID: t.TenantID, IndexEntries: &entries}
@@ -85,9 +72,10 @@ func (p *Poller) renderIndex(answers []polled, merged *controlclient.Snapshot) v
 	return status
 }
 
-// renderReplicas returns the replicas that ever reported, by id. Of equal ids
-// the one of the later tenant stays: the list is keyed by id.
-func renderReplicas(rows []controlclient.Replica) []v1alpha1.CacheIndexReplica {
+// renderReplicas returns the replicas that ever reported, by id, and how many
+// there are. The list is keyed by id: of equal ids in several namespaces the one
+// of the last namespace is shown, the others are counted.
+func renderReplicas(rows []controlclient.Replica) (shown []v1alpha1.CacheIndexReplica, total int64) {
 	byID := make(map[string]v1alpha1.CacheIndexReplica)
 	for _, row := range rows { // sorted by tenant
 		if row.LastUpdate.IsZero() {
@@ -102,64 +90,72 @@ func renderReplicas(rows []controlclient.Replica) []v1alpha1.CacheIndexReplica {
 			replica.HitRate = &rate
 		}
 		byID[row.ReplicaID] = replica
+		total++
 	}
-	all := make([]v1alpha1.CacheIndexReplica, 0, len(byID))
 	for _, replica := range byID {
-		all = append(all, replica)
+		shown = append(shown, replica)
 	}
-	slices.SortFunc(all, func(a, b v1alpha1.CacheIndexReplica) int { return strings.Compare(a.ID, b.ID) })
-	return all
+	slices.SortFunc(shown, func(a, b v1alpha1.CacheIndexReplica) int { return strings.Compare(a.ID, b.ID) })
+	return shown, total
 }
 
-// steady keeps the values of old that next hardly differs from.
-func steady(next, old *v1alpha1.CacheIndexStatus) {
-	replicas := make(map[string]*v1alpha1.CacheIndexReplica, len(old.Replicas))
-	for i := range old.Replicas {
-		replicas[old.Replicas[i].ID] = &old.Replicas[i]
+// indexChange compares two views. Rows alone are no turn: of many, some always
+// move.
+func indexChange(next, old *v1alpha1.CacheIndexStatus) change {
+	if !reflect.DeepEqual(outline(next), outline(old)) {
+		return turn
 	}
-	for i := range next.Replicas {
-		row, was := &next.Replicas[i], replicas[next.Replicas[i].ID]
-		if was == nil {
-			continue
-		}
-		row.HitRate = steadyRate(row.HitRate, was.HitRate)
-		row.Pressure = *steadyRate(&row.Pressure, &was.Pressure)
-		if d := math.Abs(float64(row.CacheMemoryBytes - was.CacheMemoryBytes)); d < sizeTolerance*float64(was.CacheMemoryBytes) {
-			row.CacheMemoryBytes = was.CacheMemoryBytes
-		}
-	}
-	tenants := make(map[string]*v1alpha1.CacheIndexTenant, len(old.Tenants))
-	for i := range old.Tenants {
-		tenants[old.Tenants[i].ID] = &old.Tenants[i]
+	found := max(countChange(next.Prefixes.Summary.Total, old.Prefixes.Summary.Total), anyDrift(next.Prefixes.Summary.Hot != old.Prefixes.Summary.Hot))
+	for i := range next.Servers {
+		found = max(found, anyDrift(next.Servers[i].Prefixes != old.Servers[i].Prefixes))
 	}
 	for i := range next.Tenants {
-		if was := tenants[next.Tenants[i].ID]; was != nil {
-			next.Tenants[i].HitRate = steadyRate(next.Tenants[i].HitRate, was.HitRate)
+		row, was := &next.Tenants[i], &old.Tenants[i]
+		found = max(found, anyDrift(*row.IndexEntries != *was.IndexEntries), rateChange(row.HitRate, was.HitRate))
+	}
+	for i := range next.Replicas {
+		row, was := &next.Replicas[i], &old.Replicas[i]
+		found = max(found, sizeChange(row.CacheMemoryBytes, was.CacheMemoryBytes),
+			rateChange(row.HitRate, was.HitRate), rateChange(&row.Pressure, &was.Pressure))
+	}
+	return found
+}
+
+func anyDrift(differs bool) change {
+	if differs {
+		return drift
+	}
+	return same
+}
+
+// outline returns a copy without what traffic moves: times, counts and the
+// values of rates.
+func outline(status *v1alpha1.CacheIndexStatus) v1alpha1.CacheIndexStatus {
+	known, zero := "", int64(0)
+	shape := func(rate *string) *string {
+		if rate == nil {
+			return nil
 		}
+		return &known
 	}
-}
-
-func steadyRate(next, old *string) *string {
-	if next == nil || old == nil {
-		return next
+	o := *status
+	o.LastUpdated, o.Prefixes = nil, v1alpha1.CacheIndexPrefixes{}
+	o.Servers, o.Tenants, o.Replicas = nil, nil, nil
+	for _, row := range status.Servers {
+		row.Prefixes = 0
+		o.Servers = append(o.Servers, row)
 	}
-	a, errNext := strconv.ParseFloat(*next, 64)
-	b, errOld := strconv.ParseFloat(*old, 64)
-	if errNext == nil && errOld == nil && math.Abs(a-b) < rateTolerance {
-		return old
+	for _, row := range status.Tenants {
+		row.HitRate = shape(row.HitRate)
+		if row.IndexEntries != nil {
+			row.IndexEntries = &zero
+		}
+		o.Tenants = append(o.Tenants, row)
 	}
-	return next
-}
-
-// timeless returns a copy without times, for comparison.
-func timeless(status v1alpha1.CacheIndexStatus) v1alpha1.CacheIndexStatus {
-	status.LastUpdated = nil
-	status.Replicas = slices.Clone(status.Replicas)
-	for i := range status.Replicas {
-		status.Replicas[i].LastUpdate = metav1.Time{}
+	for _, row := range status.Replicas {
+		row.HitRate, row.Pressure = shape(row.HitRate), ""
+		row.CacheMemoryBytes, row.LastUpdate = 0, metav1.Time{}
+		o.Replicas = append(o.Replicas, row)
 	}
-	if len(status.Replicas) == 0 {
-		status.Replicas = nil
-	}
-	return status
+	return o
 }

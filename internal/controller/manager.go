@@ -204,7 +204,7 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 	})
 	poller := NewPoller(PollerOptions{
 		Client: counted, Discovery: discovery, Interval: o.PollInterval, MaxReplicas: o.MaxReplicas,
-		Observed: pusher.Observed, Rows: rows, Metrics: metrics, Logger: o.Logger,
+		Observed: pusher.Observed, Rows: rows, Metrics: metrics, Logger: o.Logger, Now: o.Now,
 	})
 	watch := &watcher{cache: mgr.GetCache(), changed: pusher.Changed, servers: o.Discovery == DiscoverEndpoints, logger: o.Logger}
 	runnables := []manager.Runnable{pusher, poller, watch, topologies, NewCensus(mgr.GetClient(), metrics, o.Logger)}
@@ -318,9 +318,8 @@ func stripPod(object any) (any, error) {
 		}
 	}
 	pod.Annotations, pod.ManagedFields = kept, nil
-	pod.Spec = corev1.PodSpec{
-		NodeName: pod.Spec.NodeName, InitContainers: onlySidecar(pod.Spec.InitContainers), Containers: onlySidecar(pod.Spec.Containers),
-	}
+	inits, containers := keptContainers(pod)
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: inits, Containers: containers}
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, StartTime: pod.Status.StartTime,
 		ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,

@@ -37,7 +37,6 @@ type participation struct {
 
 func (s *participation) add(row controlclient.Replica) {
 	s.prefixes += row.PrefixCount
-	s.reporting++
 	if row.LastEventAt.After(s.lastEvent) {
 		s.lastEvent = row.LastEventAt
 	}
@@ -105,7 +104,7 @@ func (p *Poller) writeNamespace(ctx context.Context, backends []*v1alpha1.CacheB
 	slices.SortFunc(backends, func(a, b *v1alpha1.CacheBackend) int { return strings.Compare(a.Name, b.Name) })
 	sums := make(map[types.UID]*participation)
 	for _, row := range rows {
-		owner, err := p.owner(ctx, backends, row)
+		owner, counts, err := p.owner(ctx, backends, row)
 		if err != nil {
 			return err
 		}
@@ -116,6 +115,9 @@ func (p *Poller) writeNamespace(ctx context.Context, backends []*v1alpha1.CacheB
 			sums[owner.UID] = new(participation)
 		}
 		sums[owner.UID].add(row)
+		if counts {
+			sums[owner.UID].reporting++
+		}
 	}
 	var failed error
 	for _, backend := range backends {
@@ -129,7 +131,7 @@ func (p *Poller) writeNamespace(ctx context.Context, backends []*v1alpha1.CacheB
 			}
 			sum = new(participation)
 		}
-		if err := p.writeBackend(ctx, backend, sum); err != nil && failed == nil {
+		if err := p.writeBackend(ctx, backend, sum, rows); err != nil && failed == nil {
 			failed = err
 		}
 	}
@@ -138,19 +140,20 @@ func (p *Poller) writeNamespace(ctx context.Context, backends []*v1alpha1.CacheB
 
 // owner finds the backend that a row belongs to: the one that injected the
 // pod, else the first whose selector fits, else the one that lists the
-// replica. Nil when there is none.
-func (p *Poller) owner(ctx context.Context, backends []*v1alpha1.CacheBackend, row controlclient.Replica) (*v1alpha1.CacheBackend, error) {
+// replica. Nil when there is none. The row of a pod that has ended or is about
+// to belongs to it too, but is none of those that are expected.
+func (p *Poller) owner(ctx context.Context, backends []*v1alpha1.CacheBackend, row controlclient.Replica) (owner *v1alpha1.CacheBackend, expected bool, err error) {
 	name, _, _ := strings.Cut(row.ReplicaID, "#")
 	var pod corev1.Pod
-	err := p.options.Client.Get(ctx, types.NamespacedName{Namespace: row.Tenant, Name: name}, &pod)
+	err = p.options.Client.Get(ctx, types.NamespacedName{Namespace: row.Tenant, Name: name}, &pod)
 	switch {
 	case err == nil:
 		owner := ownerOfPod(backends, &pod)
 		if owner != nil || stamped(&pod) {
-			return owner, nil
+			return owner, live(&pod), nil
 		}
 	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%w: read pod %s: %w", errTainted, name, err)
+		return nil, false, fmt.Errorf("%w: read pod %s: %w", errTainted, name, err)
 	}
 	for _, backend := range backends {
 		if backend.Spec.Observation == nil {
@@ -158,11 +161,11 @@ func (p *Poller) owner(ctx context.Context, backends []*v1alpha1.CacheBackend, r
 		}
 		for _, external := range backend.Spec.Observation.ExternalReplicas {
 			if external.ReplicaID == row.ReplicaID || external.ReplicaID == name {
-				return backend, nil
+				return backend, true, nil
 			}
 		}
 	}
-	return nil, nil
+	return nil, false, nil
 }
 
 // stamped says whether a pod's stamp counts, which it does only with a domain.
@@ -197,8 +200,8 @@ func domainOf(backend *v1alpha1.CacheBackend) string {
 	return backend.Spec.EngineSelector.MatchLabels[v1alpha1.LabelCacheDomain]
 }
 
-func (p *Poller) writeBackend(ctx context.Context, backend *v1alpha1.CacheBackend, sum *participation) error {
-	expected, err := p.expected(ctx, backend)
+func (p *Poller) writeBackend(ctx context.Context, backend *v1alpha1.CacheBackend, sum *participation, rows []controlclient.Replica) error {
+	expected, err := p.expected(ctx, backend, rows)
 	if err != nil {
 		return err
 	}
@@ -206,53 +209,69 @@ func (p *Poller) writeBackend(ctx context.Context, backend *v1alpha1.CacheBacken
 	return updateStatus(ctx, p.options.Client, client.ObjectKeyFromObject(backend), &object, func() bool {
 		next, old := sum.render(), object.Status.IndexParticipation
 		next.ExpectedReplicas = &expected
-		if old != nil {
-			next.HitRate = steadyRate(next.HitRate, old.HitRate)
-			next.T2HitRate = steadyRate(next.T2HitRate, old.T2HitRate)
-			if equalParticipation(next, old) {
-				return false
-			}
-		}
 		object.Status.IndexParticipation = next
-		return true
+		return p.pace.due(object.UID, participationChange(next, old), p.options.Now())
 	})
 }
 
-// expected counts the pods that should report, and the external replicas.
-func (p *Poller) expected(ctx context.Context, backend *v1alpha1.CacheBackend) (int32, error) {
-	n := 0
+// expected counts the replicas that should report: of each engine pod that
+// runs or is about to, and of each external replica, all data-parallel ranks.
+func (p *Poller) expected(ctx context.Context, backend *v1alpha1.CacheBackend, rows []controlclient.Replica) (int32, error) {
+	reported := make(map[string]int32) // by pod
+	for _, row := range rows {
+		pod, _, _ := strings.Cut(row.ReplicaID, "#")
+		reported[pod]++
+	}
+	declared, n := int32(declaredRanks(backend)), int32(0)
 	if backend.Spec.Observation != nil {
-		n = len(backend.Spec.Observation.ExternalReplicas)
-	}
-	if domain := domainOf(backend); domain != "" {
-		var pods corev1.PodList
-		err := p.options.Client.List(ctx, &pods, client.InNamespace(backend.Namespace), client.MatchingLabels{v1alpha1.LabelCacheDomain: domain})
-		if err != nil {
-			return 0, fmt.Errorf("list engine pods: %w", err)
-		}
-		for i := range pods.Items {
-			if phase := pods.Items[i].Status.Phase; pods.Items[i].DeletionTimestamp == nil && phase != corev1.PodFailed && phase != corev1.PodSucceeded {
+		for _, external := range backend.Spec.Observation.ExternalReplicas {
+			if strings.Contains(external.ReplicaID, "#") {
 				n++
+				continue
 			}
+			n += firstAbove0(declared, reported[external.ReplicaID], 1)
 		}
 	}
-	return int32(n), nil
+	domain := domainOf(backend)
+	if domain == "" {
+		return n, nil
+	}
+	var pods corev1.PodList
+	err := p.options.Client.List(ctx, &pods, client.InNamespace(backend.Namespace),
+		client.MatchingLabels{v1alpha1.LabelCacheDomain: domain}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return 0, fmt.Errorf("list engine pods: %w", err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; live(pod) {
+			n += firstAbove0(publisherRanks(pod), declared, engineRanks(pod), reported[pod.Name], 1)
+		}
+	}
+	return n, nil
 }
 
-func equalParticipation(a, b *v1alpha1.IndexParticipation) bool {
-	text := func(p *string) string {
-		if p == nil {
-			return ""
+func firstAbove0(all ...int32) int32 {
+	for _, n := range all {
+		if n > 0 {
+			return n
 		}
-		return *p
 	}
-	number := func(p *int32) int32 {
-		if p == nil {
-			return -1
-		}
-		return *p
-	}
-	return a.PrefixCount == b.PrefixCount && a.LastEventAt.Equal(b.LastEventAt) &&
-		text(a.HitRate) == text(b.HitRate) && text(a.T2HitRate) == text(b.T2HitRate) &&
-		number(a.ReportingReplicas) == number(b.ReportingReplicas) && number(a.ExpectedReplicas) == number(b.ExpectedReplicas)
+	return 0
 }
+
+// participationChange compares two views of a backend. What conditions depend
+// on is a turn: whether there was an event, whether the tier behind the memory
+// has anything, and how many report.
+func participationChange(next, old *v1alpha1.IndexParticipation) change {
+	if old == nil || (next.LastEventAt == nil) != (old.LastEventAt == nil) || useless(next) != useless(old) ||
+		!equal(next.ReportingReplicas, old.ReportingReplicas) || !equal(next.ExpectedReplicas, old.ExpectedReplicas) {
+		return turn
+	}
+	return max(countChange(next.PrefixCount, old.PrefixCount), anyDrift(!next.LastEventAt.Equal(old.LastEventAt)),
+		rateChange(next.HitRate, old.HitRate), rateChange(next.T2HitRate, old.T2HitRate))
+}
+
+func equal[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// useless says whether the tier behind the memory was asked in vain.
+func useless(p *v1alpha1.IndexParticipation) bool { return p.T2HitRate != nil && *p.T2HitRate == "0" }

@@ -51,6 +51,7 @@ type PollerOptions struct {
 // status stays as it is.
 type Poller struct {
 	options PollerOptions
+	pace    *pace
 }
 
 // NewPoller returns a poller that waits for Start.
@@ -70,7 +71,7 @@ func NewPoller(o PollerOptions) *Poller {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Poller{options: o}
+	return &Poller{options: o, pace: newPace(o.Interval)}
 }
 
 // NeedLeaderElection is true: one controller writes status.
@@ -123,6 +124,7 @@ func (p *Poller) Poll(ctx context.Context) error {
 	if len(snapshots) == 0 {
 		return fmt.Errorf("none of %d servers answers: every status stays as it is", len(servers))
 	}
+	defer func() { p.pace.tidy(p.options.Now()) }()
 	merged := merge(snapshots)
 	if p.options.Rows != nil {
 		p.options.Rows.Set(merged)

@@ -146,6 +146,20 @@ func TestCacheIndexIsBounded(t *testing.T) {
 	}
 }
 
+// Pods of one name in several namespaces share a row, and are counted.
+func TestCacheIndexCountsEqualNames(t *testing.T) {
+	server := startServer(t, "1")
+	server.holdings.replicas = []index.ReplicaRow{reports("b", "r", 1, .25, noon), reports("a", "r", 1, .5, noon), reports("a", "s", 1, .5, noon)}
+	cluster := newCluster(t)
+	if err := poller(cluster, 0, server.named(t, "one")).Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := get[v1alpha1.CacheIndex](t, cluster, indexKey).Status
+	if len(got.Replicas) != 2 || got.Replicas[0].Tenant != "b" || *got.Replicas[0].HitRate != "0.25" || got.ReplicasTotal != 3 || !got.Truncated {
+		t.Errorf("%+v of %d, truncated %v, want r of b and s of 3", got.Replicas, got.ReplicasTotal, got.Truncated)
+	}
+}
+
 func TestUnreachableServers(t *testing.T) {
 	one, two := startServer(t, "1"), startServer(t, "2")
 	down := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusServiceUnavailable) }
@@ -243,7 +257,7 @@ func TestParticipationBelongsToTheRightBackend(t *testing.T) {
 	for name, want := range map[string]v1alpha1.IndexParticipation{
 		"by-label": {PrefixCount: 2, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(1)), ExpectedReplicas: ptr(int32(2))},
 		"external": {PrefixCount: 9, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(2)), ExpectedReplicas: ptr(int32(2))},
-		"injected": {PrefixCount: 16, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(2)), ExpectedReplicas: ptr(int32(1))},
+		"injected": {PrefixCount: 16, HitRate: ptr("0.5"), ReportingReplicas: ptr(int32(2)), ExpectedReplicas: ptr(int32(2))},
 		"quiet":    {ReportingReplicas: ptr(int32(0)), ExpectedReplicas: ptr(int32(0))},
 	} {
 		got := get[v1alpha1.CacheBackend](t, cluster, key("a", name)).Status.IndexParticipation

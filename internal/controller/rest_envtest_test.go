@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,5 +128,57 @@ func TestEnvtestTicksWithoutChangeCallNobody(t *testing.T) {
 			since, last = nil, server.received()
 		}
 		return server.received()-last >= ticks
+	})
+}
+
+// Engines that store and use blocks all the time change what is known of them
+// at each poll, and have a status written at few. The clock of the controller
+// goes by polls.
+func TestEnvtestSteadyTrafficIsWrittenSeldom(t *testing.T) {
+	cluster := kubetest.Start(t, "../../deploy/crds")
+	server := startServer(t, "1")
+	asked := &calls{}
+	atRest(t, cluster, server)
+	const interval, polls = 100 * time.Millisecond, 60
+	start, served := time.Now(), atomic.Int64{}
+	inner := server.handler
+	server.serve(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/snapshot" {
+			n := min(served.Add(1), polls)
+			at := start.Add(time.Duration(n) * interval)
+			server.holdings.hold(reports("team-a", "engine", 1000+n, .5, at))
+			server.holdings.keep(index.TenantRow{Tenant: "team-a", Keys: 1000 + n})
+		}
+		inner.ServeHTTP(w, r)
+	})
+	startController(t, cluster, server, false, func(o *controller.Options) {
+		o.Config = rest.CopyConfig(o.Config)
+		o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, asked} })
+		o.PollInterval = interval
+		o.Now = func() time.Time { return start.Add(time.Duration(served.Load()) * interval) }
+	})
+	eventually(t, "the traffic has passed", func() bool { return served.Load() >= polls })
+	writes := map[string]int{}
+	for _, call := range asked.take() {
+		for _, object := range []string{"cachebackends/used", "cachetenants/t", "cacheindices/cluster-default"} {
+			if strings.HasSuffix(call, "/"+object+"/status") {
+				writes[object]++
+			}
+		}
+	}
+	for object, n := range writes {
+		// One at once, 3 without a wait, one in 10 polls; the conditions of a
+		// backend have their own.
+		if n > 20 {
+			t.Errorf("%s was written %d times in %d polls", object, n, polls)
+		}
+	}
+	t.Logf("writes in %d polls: %v", polls, writes)
+	if len(writes) != 3 {
+		t.Errorf("writes of %v, want those of 3 objects", writes)
+	}
+	eventually(t, "what was last stored is shown exactly", func() bool {
+		shown := get[v1alpha1.CacheBackend](t, cluster.Client, key("team-a", "used")).Status.IndexParticipation
+		return shown != nil && shown.PrefixCount == 1000+polls && get[v1alpha1.CacheIndex](t, cluster.Client, indexKey).Status.Prefixes.Summary.Total == 1000+polls
 	})
 }

@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,20 +48,34 @@ func (p *Poller) writeTenants(ctx context.Context, merged *controlclient.Snapsho
 	for _, v := range resolved.Tenants {
 		var object v1alpha1.CacheTenant
 		err := updateStatus(ctx, p.options.Client, v.Name, &object, func() bool {
-			status := &object.Status
+			status, before := &object.Status, object.Status.DeepCopy()
 			held := entries[object.Spec.TenantID]
-			changed := assignPointer(&status.IndexEntries, held)
-			changed = assign(&status.ObservedGeneration, object.Generation) || changed
+			status.IndexEntries, status.ObservedGeneration = &held, object.Generation
 			for _, c := range tenantConditions(v, object.Spec.Quota.MaxIndexEntries, held) {
-				changed = setCondition(&status.Conditions, object.Generation, now, c) || changed
+				setCondition(&status.Conditions, object.Generation, now, c)
 			}
-			return changed
+			return p.pace.due(object.UID, tenantChange(status, before), now.Time)
 		})
 		if err != nil && failed == nil {
 			failed = fmt.Errorf("write the status of CacheTenant %s: %w", v.Name, err)
 		}
 	}
 	return failed
+}
+
+// tenantChange compares two statuses. That the count in a message moves is no
+// more than drift.
+func tenantChange(next, old *v1alpha1.CacheTenantStatus) change {
+	sayTheSame := func(a, b metav1.Condition) bool {
+		if a.Reason == reasonOverEntryBudget {
+			a.Message = b.Message
+		}
+		return a == b
+	}
+	if old.IndexEntries == nil || next.ObservedGeneration != old.ObservedGeneration || !slices.EqualFunc(next.Conditions, old.Conditions, sayTheSame) {
+		return turn
+	}
+	return countChange(*next.IndexEntries, *old.IndexEntries)
 }
 
 func tenantConditions(v propagate.TenantVerdict, budget *int64, held int64) []condition {

@@ -51,12 +51,6 @@ func (e engine) httpPort() int32 {
 	return e.facts.HTTPPort
 }
 
-// ranks is how many data-parallel ranks the engine runs; 0 is unknown.
-func (e engine) ranks() int32 {
-	n, _ := e.Number(1024, "--data-parallel-size", "-dp", "--dp-size", "--dp")
-	return n
-}
-
 // warnings are findings about flags that keep events from being useful.
 func (e engine) warnings() (codes []string) {
 	if e.Opaque {

@@ -140,7 +140,7 @@ func ranksOf(e engine, events *v1alpha1.KVEventsSpec) int32 {
 	if events != nil && events.DataParallelRanks != nil {
 		return *events.DataParallelRanks
 	}
-	return e.ranks()
+	return adapter.Ranks(e.Line)
 }
 
 // listItem quotes a text for a flag that takes lists separated by commas.
