@@ -48,7 +48,9 @@ shows what they know in the status of CacheIndex, CacheTenant and CacheBackend.
 It says on each CacheBackend whether its engines are injected, heard of and
 found by a self-test, and resolves the pools of each PDTopology to engines.
 It answers the API server's admission webhooks: declared resources are checked,
-and engine pods get their publisher. Certificates for that it keeps by itself.
+and engine pods get their publisher. Certificates for that it keeps by itself,
+as Secrets of --namespace. With --adapters=all it also runs what offloaded blocks
+are kept in: an LMCache server on each node that needs one, and managed Redis.
 Inside a pod it uses the pod's service account; elsewhere --kubeconfig.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runController(cmd.Context(), options) },
@@ -75,11 +77,11 @@ func (o *controllerOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&x.PollInterval, "cacheindex-refresh-interval", controller.DefaultPollInterval, "time between polls")
 	flags.IntVar(&x.MaxReplicas, "cacheindex-max-replicas", controller.DefaultMaxReplicas, "most replicas shown in the CacheIndex")
 	flags.BoolVar(&x.LeaderElect, "leader-elect", false, "act only while holding the lease, for several controllers")
-	flags.StringVar(&x.Namespace, "namespace", "inference-cache-system", "the controller's own namespace: holds the lease")
+	flags.StringVar(&x.Namespace, "namespace", "inference-cache-system", "the controller's own namespace, that of the servers: holds the lease and the Secrets of certificates")
 	flags.StringVar(&x.Metrics.Address, "metrics-bind-address", ":8080", "address of /metrics; 0 turns it off")
 	flags.BoolVar(&x.Metrics.Secure, "metrics-secure", false, "serve /metrics over TLS, with the webhooks' certificate, to whom the API server lets get /metrics")
 	flags.StringVar(&x.HealthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 turns it off")
-	flags.StringVar(&o.adapters, "adapters", adaptersCore, "which backends are served: core (those that watch engines) or all (those with storage too)")
+	flags.StringVar(&o.adapters, "adapters", adaptersCore, "which backends are served: core (those that watch engines) or all (those that offload too, to LMCache servers and Redis that the controller runs)")
 	flags.BoolVar(&x.RepairSidecarImage, "repair-sidecar-image", false, "give pods that wait for their publisher's image the present one; needs the right to patch pods")
 	o.webhooks.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server outside a pod (default $KUBECONFIG)")

@@ -157,6 +157,9 @@ func visibleLMCache(l *v1alpha1.LMCacheSpec) *v1alpha1.LMCacheSpec {
 	out.ChunkSizeTokens = &chunk
 	if n := out.NodeLocal; n != nil {
 		n.IdleRetentionSeconds, n.Scheduling = nil, nil
+		if nodelocal.GateSeconds(n) == nodelocal.DefaultGateSeconds {
+			n.GateTimeoutSeconds = nil
+		}
 	}
 	return out
 }

@@ -352,6 +352,45 @@ func TestClientFile(t *testing.T) {
 	}
 }
 
+// TestConfigHashOfNodeLocal: how servers are scheduled, and how long they stay,
+// is no reason to restart engines.
+func TestConfigHashOfNodeLocal(t *testing.T) {
+	o := options()
+	allAdapters(&o)
+	hash := func(t *testing.T, change func(*v1alpha1.NodeLocalLMCache)) string {
+		t.Helper()
+		b := newBackend(vllm, nodeLocal)
+		change(b.Spec.LMCache.NodeLocal)
+		h, err := o.Hash(b)
+		if err != nil || len(h) != 16 {
+			t.Fatalf("hash %q: %v", h, err)
+		}
+		return h
+	}
+	base := hash(t, func(*v1alpha1.NodeLocalLMCache) {})
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.NodeLocalLMCache)
+		same   bool
+	}{
+		"the server's image": {func(n *v1alpha1.NodeLocalLMCache) { n.Server.Image = "x" + digest }, false},
+		"a port":             {func(n *v1alpha1.NodeLocalLMCache) { n.Server.HTTPPort++ }, false},
+		"its workers":        {func(n *v1alpha1.NodeLocalLMCache) { n.Server.MaxGPUWorkers++ }, false},
+		"its resources": {func(n *v1alpha1.NodeLocalLMCache) {
+			n.Server.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("9")}
+		}, false},
+		"the gate":                {func(n *v1alpha1.NodeLocalLMCache) { n.GateTimeoutSeconds = ptr(int32(30)) }, false},
+		"the default gate, spelt": {func(n *v1alpha1.NodeLocalLMCache) { n.GateTimeoutSeconds = ptr(int32(600)) }, true},
+		"how long servers stay":   {func(n *v1alpha1.NodeLocalLMCache) { n.IdleRetentionSeconds = ptr(int32(0)) }, true},
+		"scheduling": {func(n *v1alpha1.NodeLocalLMCache) {
+			n.Scheduling = &v1alpha1.PodScheduling{PriorityClassName: "high"}
+		}, true},
+	} {
+		if got := hash(t, tc.change); (got == base) != tc.same {
+			t.Errorf("%s: same hash %t, want %t", name, got == base, tc.same)
+		}
+	}
+}
+
 func TestConfigHashOfTiers(t *testing.T) {
 	o := options()
 	allAdapters(&o)

@@ -47,14 +47,19 @@ type gateWish struct {
 	Client  string `json:"client"`
 }
 
+// GateSeconds is how long an engine waits for its server; 0 is for ever.
+func GateSeconds(n *v1alpha1.NodeLocalLMCache) int32 {
+	if n.GateTimeoutSeconds != nil {
+		return *n.GateTimeoutSeconds
+	}
+	return DefaultGateSeconds
+}
+
 // Gate is the init container that ends well once the server of the pod's node
 // is the one that the engine needs, and badly after the backend's time limit.
 func Gate(b *v1alpha1.CacheBackend, o GateOptions) (corev1.Container, error) {
 	server := b.Spec.LMCache.NodeLocal.Server
-	wish := gateWish{Seconds: DefaultGateSeconds}
-	if s := b.Spec.LMCache.NodeLocal.GateTimeoutSeconds; s != nil {
-		wish.Seconds = *s
-	}
+	wish := gateWish{Seconds: GateSeconds(b.Spec.LMCache.NodeLocal)}
 	wish.MP.InstanceID, wish.MP.ShmName = InstanceID(b, o.Hash), ShmName(b)
 	wish.MP.Port, wish.HTTP.Port, wish.MP.ChunkSize = server.Port, server.HTTPPort, ChunkTokens(b.Spec.LMCache)
 	wish.MP.GPUWorkers, wish.MP.CPUWorkers = server.MaxGPUWorkers, server.MaxCPUWorkers

@@ -71,6 +71,9 @@ func TestQuickStartOfTheReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(output, "curl:") {
+		t.Error("curl complains on the way")
+	}
 	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(output, "\r", "")), "\n")
 	last := strings.Join(lines[max(0, len(lines)-2):], "\n")
 	if !strings.Contains(last, "code=PREFIX_MATCH") || !strings.Contains(last, "Replica: chat-") {

@@ -96,7 +96,7 @@ func TestEnvtestEveryVariantApplies(t *testing.T) {
 			dryRun(t, cluster, objects)
 		})
 	}
-	for _, components := range [][]string{{"cert-manager", "observability", "adapters", "server-tls-off"}} {
+	for _, components := range [][]string{{"cert-manager", "observability", "adapters", "server-tls-off"}, {"cert-manager", "server-tls-cert-manager"}} {
 		t.Run("kustomize with "+strings.Join(components, ", "), func(t *testing.T) {
 			var objects []manifest.Object
 			for _, object := range kustomized(t, components) {

@@ -62,7 +62,7 @@ func TestTLSModes(t *testing.T) {
 	for mode, want := range map[string][]string{
 		"self":         nil,
 		"secret":       nil,
-		"cert-manager": {"Certificate/inference-cache-server", "Certificate/inference-cache-server-ca", "Issuer/inference-cache-server-ca", "Issuer/selfsigned-issuer"},
+		"cert-manager": {"Certificate/inference-cache-server", "Certificate/inference-cache-server-ca", "Issuer/inference-cache-server-ca", "Issuer/inference-cache-server-selfsigned"},
 		"off":          nil,
 	} {
 		t.Run(mode, func(t *testing.T) {

@@ -110,9 +110,16 @@ func TestSubscriberImages(t *testing.T) {
 		"injection: {image: {repository: r.example/p, tag: v2}}":        "r.example/p:v2",
 		"injection: {enabled: false, image: {tag: v2}}":                 "",
 	} {
-		args := get[*appsv1.Deployment](t, render(t, values), "Deployment/inference-cache-controller-manager").Spec.Template.Spec.Containers[0].Args
-		if !slices.Contains(args, "--kvevent-subscriber-image="+want) {
-			t.Errorf("values %q: pods do not get %q: %v", values, want, args)
+		manager := get[*appsv1.Deployment](t, render(t, values), "Deployment/inference-cache-controller-manager").Spec.Template.Spec.Containers[0]
+		var expanded []string
+		for _, arg := range manager.Args {
+			for _, variable := range manager.Env {
+				arg = strings.ReplaceAll(arg, "$("+variable.Name+")", variable.Value)
+			}
+			expanded = append(expanded, arg)
+		}
+		if !slices.Contains(expanded, "--kvevent-subscriber-image="+want) {
+			t.Errorf("values %q: pods do not get %q: %v", values, want, expanded)
 		}
 	}
 }

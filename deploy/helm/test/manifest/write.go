@@ -22,10 +22,11 @@ const header = `# SPDX-License-Identifier: Apache-2.0
 // Components are the values of each kustomize component by name.
 func Components() map[string]string {
 	return map[string]string{
-		"server-tls-off": `tls: {mode: "off"}`,
-		"cert-manager":   "webhook: {certMode: cert-manager}",
-		"observability":  "monitoring: {rules: true, podMonitors: true}",
-		"adapters":       "adapters: {enabled: true}",
+		"server-tls-off":          `tls: {mode: "off"}`,
+		"server-tls-cert-manager": "tls: {mode: cert-manager}",
+		"cert-manager":            "webhook: {certMode: cert-manager}",
+		"observability":           "monitoring: {rules: true, podMonitors: true}",
+		"adapters":                "adapters: {enabled: true}",
 	}
 }
 
@@ -103,11 +104,23 @@ func writeBase(folder string, objects []Object) error {
 			return err
 		}
 	}
+	if err := writeDocuments(filepath.Join(folder, imageFieldsFile), []any{imageFields}); err != nil {
+		return err
+	}
 	slices.Sort(names)
 	return writeDocuments(filepath.Join(folder, "kustomization.yaml"), []any{map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names,
+		"configurations": []string{imageFieldsFile},
 	}})
 }
+
+const imageFieldsFile = "image-fields.yaml"
+
+// imageFields has kustomize look for images also where the controller finds
+// that of publishers.
+var imageFields = map[string]any{"images": []map[string]string{
+	{"kind": "Deployment", "path": "spec/template/spec/containers/env/value"},
+}}
 
 // patchEntry is a patch of a kustomization.
 type patchEntry struct {
