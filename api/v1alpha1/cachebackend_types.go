@@ -147,8 +147,10 @@ type BackendObservation struct {
 	// Model that the engines serve; without it no publisher is injected.
 	// +optional
 	ModelID string `json:"modelID,omitempty"`
-	// How long to wait for the first KV event before Ready says so.
+	// How long to wait for the first KV event before Ready says so; 0 or less
+	// is 5m.
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('2562047h')",message="a duration such as 5m is expected"
 	// +optional
 	FirstEventTimeout *metav1.Duration `json:"firstEventTimeout,omitempty"`
 	// +optional

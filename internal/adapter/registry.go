@@ -54,11 +54,16 @@ func (r *Registry) For(backend *v1alpha1.CacheBackend) (Adapter, bool) {
 	return nil, false
 }
 
-// Reserved returns the flags and variables that no override may touch,
-// whichever adapter of the runtime serves the backend.
+// Reserved returns the flags and variables that no override may touch: those
+// of the adapter that serves the backend, or would once it is complete.
 func (r *Registry) Reserved(backend *v1alpha1.CacheBackend) (args, env []string) {
 	if a, ok := r.For(backend); ok {
 		return a.ReservedArgs(), a.ReservedEnv()
+	}
+	for _, a := range r.adapters {
+		if NewRegistry(a).Serves(backend) {
+			return a.ReservedArgs(), a.ReservedEnv()
+		}
 	}
 	return nil, nil
 }

@@ -27,32 +27,50 @@ var ErrEndpointMissing = errors.New("spec.remoteStorage.endpoint: expected host:
 // ValidateEndpoint says what is wrong with the endpoint of an external
 // storage, which is a bare host:port. IPv6 addresses stand in brackets.
 func ValidateEndpoint(endpoint string) error {
-	const field = "spec.remoteStorage.endpoint"
 	if endpoint == "" {
 		return ErrEndpointMissing
 	}
+	if fault := EndpointFault(endpoint); fault != "" {
+		return fmt.Errorf("spec.remoteStorage.endpoint %q: %s", endpoint, fault)
+	}
+	return nil
+}
+
+// EndpointFault is what ValidateEndpoint finds, without saying where; "" for
+// nothing.
+func EndpointFault(endpoint string) string {
 	if strings.Contains(endpoint, "://") {
-		return fmt.Errorf("%s %q: expected host:port without a scheme", field, endpoint)
+		return "expected host:port without a scheme"
 	}
 	if strings.ContainsFunc(endpoint, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-		return fmt.Errorf("%s %q: expected no white space and no control characters", field, endpoint)
+		return "expected no white space and no control characters"
 	}
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return fmt.Errorf("%s %q: expected host:port, IPv6 addresses in brackets", field, endpoint)
-	}
-	if host == "" || strings.ContainsAny(host, "/@?#") {
-		return fmt.Errorf("%s %q: expected a host name or address before the port", field, endpoint)
+		return "expected host:port, IPv6 addresses in brackets"
 	}
 	if strings.HasPrefix(endpoint, "[") {
 		if address, err := netip.ParseAddr(host); err != nil || !address.Is6() {
-			return fmt.Errorf("%s %q: expected an IPv6 address in the brackets", field, endpoint)
+			return "expected an IPv6 address in the brackets"
 		}
+	} else if host == "" || strings.ContainsFunc(host, notInHost) {
+		return "expected a host name or address before the port, of letters, digits, '-', '_' and '.'"
 	}
 	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
-		return fmt.Errorf("%s %q: expected a port from 1 to 65535", field, endpoint)
+		return "expected a port from 1 to 65535"
 	}
-	return nil
+	return ""
+}
+
+// notInHost finds what no host name has. Clients read some letters of other
+// scripts as those of a name, so a name is taken as it is written only without
+// them.
+func notInHost(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+		return false
+	}
+	return true
 }
 
 // Binding is how engines reach the storage of a backend: nil for a backend

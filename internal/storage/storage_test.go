@@ -142,6 +142,7 @@ func TestValidateEndpoint(t *testing.T) {
 		"[10.0.0.1]:6379":                     "IPv6 address in the brackets",
 		"user@redis:6379":                     "expected a host name",
 		"redis/0:6379":                        "expected a host name",
+		"redis\u3002team:6379":                "expected a host name",
 	} {
 		t.Run(endpoint, func(t *testing.T) {
 			err := storage.ValidateEndpoint(endpoint)

@@ -31,7 +31,8 @@ type admissionCase struct {
 	warning string
 }
 
-// ownNamespace as a tenant id stands for the namespace of the case.
+// ownNamespace as a tenant id or in an endpoint stands for the namespace of the
+// case.
 const ownNamespace = "$namespace"
 
 func ptr[T any](v T) *T { return &v }
@@ -195,6 +196,10 @@ var backendCases = map[string]admissionCase{
 		object:   newBackend("b", observation(func(o *v1alpha1.BackendObservation) { o.EngineMetrics = &v1alpha1.EngineMetricsSpec{Path: "metrics"} })),
 		refusals: []string{"spec.observation.engineMetrics.path"},
 	},
+	"a metrics path with white space": {
+		object:   newBackend("b", observation(func(o *v1alpha1.BackendObservation) { o.EngineMetrics = &v1alpha1.EngineMetricsSpec{Path: "/a b"} })),
+		refusals: []string{"spec.observation.engineMetrics.path"},
+	},
 	"an external replica that another has": {
 		existing: []client.Object{newBackend("first", external("e1"))}, object: newBackend("b", external("e0", "e1")), refusals: []string{"externalReplicas[1].replicaID", "of CacheBackend first"},
 	},
@@ -209,6 +214,8 @@ var resourceCases = map[string]admissionCase{
 	"a negative quantity":                 {object: newBackend("b", resources("ephemeral-storage", "-1", "")), refusals: []string{"must not be negative"}},
 	"a resource nobody knows":             {object: newBackend("b", resources("disk", "1", "1")), refusals: []string{"vendor's prefix"}},
 	"a resource of Kubernetes itself":     {object: newBackend("b", resources("kubernetes.io/batch", "1", "1")), refusals: []string{"vendor's prefix"}},
+	"a resource of no vendor":             {object: newBackend("b", resources("my.kubernetes.io/nic", "1", "1")), refusals: []string{"vendor's prefix"}},
+	"a resource as quotas name it":        {object: newBackend("b", resources("requests.vendor.example/nic", "1", "1")), refusals: []string{"vendor's prefix"}},
 	"a vendor's resource":                 {object: newBackend("b", resources("vendor.example/nic", "1", "1"))},
 	"a part of a vendor's resource":       {object: newBackend("b", resources("vendor.example/nic", "500m", "500m")), refusals: []string{"must be an integer"}},
 	"a vendor's resource without request": {object: newBackend("b", resources("vendor.example/nic", "", "1")), refusals: []string{"must both be set and equal"}},

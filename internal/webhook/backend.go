@@ -7,70 +7,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
+	"unicode"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
-	"github.com/inferencecache/inference-cache/internal/storage"
 )
-
-const defaultFirstEventTimeout = 5 * time.Minute
-
-// defaultBackend fills in what the schema's defaults leave out because their
-// parent is missing.
-type defaultBackend struct{}
-
-// Default changes the backend in place.
-func (defaultBackend) Default(_ context.Context, b *v1alpha1.CacheBackend) error {
-	spec := &b.Spec
-	if spec.Type == "" {
-		spec.Type = v1alpha1.BackendLMCache
-	}
-	if spec.Integration == nil {
-		spec.Integration = &v1alpha1.BackendIntegration{}
-	}
-	if spec.Integration.Mode == "" {
-		spec.Integration.Mode = v1alpha1.ModeOffload
-	}
-	if spec.Integration.Role == "" {
-		spec.Integration.Role = v1alpha1.RoleReadWrite
-	}
-	if spec.Integration.FailOpen == nil {
-		open := true
-		spec.Integration.FailOpen = &open
-	}
-	if spec.Observation == nil {
-		spec.Observation = &v1alpha1.BackendObservation{}
-	}
-	if spec.Observation.FirstEventTimeout == nil {
-		spec.Observation.FirstEventTimeout = &metav1.Duration{Duration: defaultFirstEventTimeout}
-	}
-	if remote := spec.RemoteStorage; remote != nil && remote.Provider == v1alpha1.ProviderRedis && remote.Ownership == v1alpha1.OwnershipManaged {
-		if remote.Redis == nil {
-			remote.Redis = &v1alpha1.RedisSpec{}
-		}
-		if remote.Redis.Image == "" {
-			remote.Redis.Image = storage.DefaultRedisImage
-		}
-	}
-	if events := spec.Observation.KVEvents; events != nil && events.Transport == "" {
-		events.Transport = v1alpha1.TransportWildcard
-		if events.Inject {
-			events.Transport = v1alpha1.TransportLoopback
-		}
-	}
-	return nil
-}
-
-// nothing defaults nothing.
-type nothing[T client.Object] struct{}
-
-func (nothing[T]) Default(context.Context, T) error { return nil }
 
 // backendRules judges CacheBackends.
 type backendRules struct {
@@ -216,14 +161,17 @@ func checkObservation(path *field.Path, o *v1alpha1.BackendObservation) (errs fi
 	if o.KVEvents != nil {
 		errs = append(errs, checkPorts(path.Child("kvEvents"), o.KVEvents)...)
 	}
-	if m := o.EngineMetrics; m != nil && m.Path != "" && !strings.HasPrefix(m.Path, "/") {
-		errs = append(errs, field.Invalid(path.Child("engineMetrics", "path"), m.Path, "a path that starts with / is expected"))
+	if m := o.EngineMetrics; m != nil && m.Path != "" && (!strings.HasPrefix(m.Path, "/") || strings.ContainsFunc(m.Path, notPrinted)) {
+		errs = append(errs, field.Invalid(path.Child("engineMetrics", "path"), m.Path, "a path that starts with / and has no white space is expected"))
 	}
 	if o.Resources != nil {
 		errs = append(errs, checkResources(path.Child("resources"), o.Resources)...)
 	}
 	return errs
 }
+
+// notPrinted finds white space and control characters.
+func notPrinted(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
 // checkPorts holds the sockets of all ranks apart.
 func checkPorts(path *field.Path, e *v1alpha1.KVEventsSpec) (errs field.ErrorList) {

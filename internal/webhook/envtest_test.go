@@ -5,6 +5,7 @@
 package webhook_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
@@ -97,9 +99,45 @@ func register(t *testing.T, cluster *kubetest.Cluster, registry *adapter.Registr
 	probe(newTenant("ct", "t"), "limited to namespaces")
 }
 
+// written is an object as a user writes its spec, which our types need not be
+// able to hold; "" is none.
+func written(kind, spec string) client.Object {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+	o.SetName("written")
+	if spec == "" {
+		return o
+	}
+	var value any
+	if err := json.Unmarshal([]byte(spec), &value); err != nil {
+		panic(err)
+	}
+	o.Object["spec"] = value
+	return o
+}
+
+// writtenCases are refused with the name of the field, webhooks or not.
+var writtenCases = map[string]admissionCase{
+	"a policy without a spec": {object: written("CachePolicy", ""), refusals: []string{"spec: Required value"}},
+	"a lifetime in days":      {object: written("CachePolicy", `{"evictionTTL":"1d"}`), refusals: []string{"spec.evictionTTL", "must be above 0"}},
+	"a number for a name":     {object: written("CachePolicy", `{"eviction":5}`), refusals: []string{"spec.eviction", "must be of type string"}},
+	"a text for a switch":     {object: written("CachePolicy", `{"strategy":{"requireChain":"true"}}`), refusals: []string{"spec.strategy.requireChain", "must be of type boolean"}},
+	"a tenant without an id":  {object: written("CacheTenant", `{}`), refusals: []string{"spec.tenantID: Required value"}},
+	"a backend of no runtime": {object: written("CacheBackend", `{"type":"Memory"}`), refusals: []string{"spec.runtime: Required value"}},
+	"a timeout in words":      {object: written("CacheBackend", `{"runtime":"VLLM","type":"Memory","observation":{"firstEventTimeout":"5 minutes"}}`), refusals: []string{"spec.observation.firstEventTimeout", "a duration such as 5m"}},
+	"a quantity in no unit":   {object: written("CacheBackend", `{"runtime":"VLLM","type":"Memory","observation":{"resources":{"requests":{"memory":"1Gx"}}}}`), refusals: []string{"spec.observation.resources.requests.memory"}},
+	"an adapter without its id": {
+		object: written("CacheBackend", `{"runtime":"VLLM","type":"Memory","observation":{"kvEvents":{"loraAdapterNames":[{"name":"a"}]}}}`), refusals: []string{"loraAdapterNames[0].id: Required value"},
+	},
+	"a server of which nothing is said": {
+		object:   written("CacheBackend", `{"runtime":"VLLM","lmCache":{"topology":"PodLocal","podLocal":{"server":{}}}}`),
+		refusals: []string{"server.image: Required value", "server.port: Required value", "server.l1Capacity: Required value", "server.maxWorkers: Required value", "server.resources: Required value"},
+	},
+}
+
 func TestEnvtestAdmission(t *testing.T) {
 	cases := map[string]admissionCase{}
-	for _, group := range []map[string]admissionCase{backendCases, resourceCases, updateCases, policyCases, templateCases} {
+	for _, group := range []map[string]admissionCase{backendCases, resourceCases, updateCases, policyCases, templateCases, writtenCases} {
 		maps.Copy(cases, group)
 	}
 	admitAll(t, adapter.Core(), cases)
@@ -177,6 +215,7 @@ func TestEnvtestSchemas(t *testing.T) {
 	cluster.Namespace(t, "team", nil)
 	cases := maps.Clone(schemaCases)
 	maps.Copy(cases, tierSchemaCases)
+	maps.Copy(cases, writtenCases)
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			_, _, object := copies(tc, "team")

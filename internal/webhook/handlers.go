@@ -82,9 +82,9 @@ func Handlers(scheme *runtime.Scheme, o Options) (map[string]http.Handler, error
 	policies := policyRules{o.Reader}
 	tenants := tenantRules{o.Reader, o.TenantScope}
 	for path, hook := range map[string]*admission.Webhook{
-		DefaultPath("cachebackend"): admission.WithDefaulter[*v1alpha1.CacheBackend](scheme, defaultBackend{}),
-		DefaultPath("cachepolicy"):  admission.WithDefaulter[*v1alpha1.CachePolicy](scheme, nothing[*v1alpha1.CachePolicy]{}),
-		DefaultPath("cachetenant"):  admission.WithDefaulter[*v1alpha1.CacheTenant](scheme, nothing[*v1alpha1.CacheTenant]{}),
+		DefaultPath("cachebackend"): {Handler: admission.HandlerFunc(defaultBackends)},
+		DefaultPath("cachepolicy"):  {Handler: admission.HandlerFunc(defaultNothing)},
+		DefaultPath("cachetenant"):  {Handler: admission.HandlerFunc(defaultNothing)},
 		ValidatePath("cachebackend"): admission.WithValidator[*v1alpha1.CacheBackend](scheme,
 			validator[*v1alpha1.CacheBackend]{"CacheBackend", backends.judge, backends.compare}),
 		ValidatePath("cachepolicy"): admission.WithValidator[*v1alpha1.CachePolicy](scheme,

@@ -46,6 +46,9 @@ func place(object client.Object, namespace string) {
 	if tenant, ok := object.(*v1alpha1.CacheTenant); ok && tenant.Spec.TenantID == ownNamespace {
 		tenant.Spec.TenantID = namespace
 	}
+	if backend, ok := object.(*v1alpha1.CacheBackend); ok && backend.Spec.RemoteStorage != nil {
+		backend.Spec.RemoteStorage.Endpoint = strings.ReplaceAll(backend.Spec.RemoteStorage.Endpoint, ownNamespace, namespace)
+	}
 }
 
 // copies returns the objects of a case in a namespace.
@@ -206,6 +209,9 @@ func TestDefaulting(t *testing.T) {
 		"an empty backend":           {`{"runtime":"VLLM"}`, `{"integration":{` + open + `},"observation":{"firstEventTimeout":"5m0s"},"runtime":"VLLM","type":"LMCache"}`},
 		"what is set stays":          {`{"runtime":"SGLang","type":"Memory","integration":{"mode":"EventsOnly","failOpen":false},"observation":{"firstEventTimeout":"1m0s"}}`, `{"integration":{"failOpen":false,"mode":"EventsOnly","role":"ReadWrite"},"observation":{"firstEventTimeout":"1m0s"},"runtime":"SGLang","type":"Memory"}`},
 		"injected events are local":  {`{"runtime":"VLLM","observation":{"kvEvents":{"inject":true}}}`, `{"integration":{` + open + `},"observation":{"firstEventTimeout":"5m0s","kvEvents":{"inject":true,"transport":"Loopback"}},"runtime":"VLLM","type":"LMCache"}`},
+		"what is missing stays so":   {`{"observation":{"kvEvents":{"transport":"Loopback","loraAdapterNames":[{"name":"a"}]}}}`, `{"integration":{` + open + `},"observation":{"firstEventTimeout":"5m0s","kvEvents":{"loraAdapterNames":[{"name":"a"}],"transport":"Loopback"}},"type":"LMCache"}`},
+		"what cannot be read stays":  {`{"runtime":7}`, `{"runtime":7}`},
+		"no spec":                    {`null`, `null`},
 		"an engine's own events not": {`{"runtime":"VLLM","observation":{"kvEvents":{}}}`, `{"integration":{` + open + `},"observation":{"firstEventTimeout":"5m0s","kvEvents":{"transport":"Wildcard"}},"runtime":"VLLM","type":"LMCache"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -228,13 +234,15 @@ func TestDefaulting(t *testing.T) {
 // specAfter is the spec of an object after a patch, its members sorted.
 func specAfter(t *testing.T, object, patch []byte) string {
 	t.Helper()
-	operations, err := jsonpatch.DecodePatch(patch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	patched, err := operations.Apply(object)
-	if err != nil {
-		t.Fatal(err)
+	patched := object
+	if len(patch) > 0 {
+		operations, err := jsonpatch.DecodePatch(patch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if patched, err = operations.Apply(object); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var result struct{ Spec map[string]any }
 	if err := json.Unmarshal(patched, &result); err != nil {

@@ -20,7 +20,8 @@ func checkOverrides(path *field.Path, o *v1alpha1.EngineOverrides, reservedArgs,
 		for i, arg := range args {
 			flag, _, _ := strings.Cut(commandline.FlagName(arg), "=")
 			flag, _, _ = strings.Cut(flag, ".") // a member of a flag that takes JSON
-			if strings.HasPrefix(flag, "-") && slices.Contains(reservedArgs, flag) {
+			switched := strings.Replace(flag, "--no-", "--", 1)
+			if strings.HasPrefix(flag, "-") && (slices.Contains(reservedArgs, flag) || slices.Contains(reservedArgs, switched)) {
 				errs = append(errs, field.Forbidden(path.Child(child).Index(i), flag+" belongs to the integration"))
 			}
 		}

@@ -80,9 +80,11 @@ func checkQuantity(path *field.Path, name corev1.ResourceName, q resource.Quanti
 	return errs
 }
 
-// vendorName says whether a name is that of an extended resource.
+// vendorName says whether a name is that of an extended resource. Quotas put
+// "requests." in front of it, so it must be a name with that too, and have none
+// of its own.
 func vendorName(name corev1.ResourceName) bool {
-	prefix, _, found := strings.Cut(string(name), "/")
-	return found && prefix != "kubernetes.io" && !strings.HasSuffix(prefix, ".kubernetes.io") &&
-		len(validation.IsQualifiedName(string(name))) == 0
+	text := string(name)
+	return strings.Contains(text, "/") && !strings.Contains(text, "kubernetes.io/") && !strings.HasPrefix(text, "requests.") &&
+		len(validation.IsQualifiedName("requests."+text)) == 0
 }

@@ -146,11 +146,16 @@ func checkScheduling(path *field.Path, s *v1alpha1.PodScheduling) (errs field.Er
 func checkRemoteStorage(path *field.Path, b *v1alpha1.CacheBackend) (errs field.ErrorList) {
 	remote := b.Spec.RemoteStorage
 	if remote.Ownership == v1alpha1.OwnershipExternal {
-		if err := storage.ValidateEndpoint(remote.Endpoint); err != nil {
-			errs = append(errs, field.Invalid(path.Child("endpoint"), remote.Endpoint, strings.TrimPrefix(err.Error(), "spec.remoteStorage.endpoint: ")))
+		if fault := storage.EndpointFault(remote.Endpoint); fault != "" {
+			errs = append(errs, field.Invalid(path.Child("endpoint"), remote.Endpoint, fault))
 		} else if other, crosses := foreignNamespace(remote.Endpoint, b.Namespace); crosses && !b.Spec.AllowCrossNamespace {
 			errs = append(errs, field.Forbidden(path.Child("endpoint"),
-				fmt.Sprintf("the Service is in namespace %s; set spec.allowCrossNamespace to use it", other)))
+				fmt.Sprintf("the Service of %s is in namespace %s; set spec.allowCrossNamespace to use it", remote.Endpoint, other)))
+		}
+	}
+	if remote.Ownership == v1alpha1.OwnershipManaged {
+		for _, fault := range validation.IsDNS1035Label(b.Name) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), b.Name, "the Service of a managed storage is called so: "+fault))
 		}
 	}
 	if w := remote.Workload; w != nil {
@@ -172,7 +177,7 @@ func foreignNamespace(endpoint, own string) (namespace string, foreign bool) {
 	if host, _, err := net.SplitHostPort(endpoint); err == nil {
 		endpoint = host
 	}
-	host := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(endpoint), "."), ".cluster.local")
+	host := strings.TrimSuffix(strings.TrimRight(strings.ToLower(endpoint), "."), ".cluster.local")
 	labels := strings.Split(host, ".")
 	if len(labels) < 3 || labels[len(labels)-1] != "svc" {
 		return "", false
@@ -186,7 +191,7 @@ func checkRedis(path *field.Path, b *v1alpha1.CacheBackend) (errs field.ErrorLis
 	if redis.Resources != nil {
 		errs = append(errs, checkResources(path.Child("resources"), redis.Resources)...)
 	}
-	if redis.Image != "" && strings.ContainsFunc(redis.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+	if redis.Image != "" && strings.ContainsFunc(redis.Image, notPrinted) {
 		errs = append(errs, field.Invalid(path.Child("image"), redis.Image, "an image without white space is expected"))
 	}
 	if redis.TLS != nil {

@@ -155,9 +155,10 @@ var tierCases = map[string]admissionCase{
 		s.LMCache.NodeLocal.Scheduling = &v1alpha1.PodScheduling{ServiceAccountName: "a b", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "_"}}}
 	})), refusals: []string{"scheduling.serviceAccountName", "scheduling.imagePullSecrets[0].name"}},
 
-	"a managed Redis":                 {object: podLocal(managed())},
-	"a managed Redis with a password": {object: podLocal(managed(auth(v1alpha1.RedisAuthentication{Password: secret("s", "k")})))},
-	"a managed Redis with a user":     {object: podLocal(managed(auth(v1alpha1.RedisAuthentication{Username: secret("s", "u"), Password: secret("s", "k")}))), refusals: []string{"authentication.username", "default user"}},
+	"a managed Redis": {object: podLocal(managed())},
+	"a managed Redis whose name no Service can have": {object: podLocal(managed(), func(b *v1alpha1.CacheBackend) { b.Name = "1.b" }), refusals: []string{"metadata.name", "managed storage"}},
+	"a managed Redis with a password":                {object: podLocal(managed(auth(v1alpha1.RedisAuthentication{Password: secret("s", "k")})))},
+	"a managed Redis with a user":                    {object: podLocal(managed(auth(v1alpha1.RedisAuthentication{Username: secret("s", "u"), Password: secret("s", "k")}))), refusals: []string{"authentication.username", "default user"}},
 	"a user of an external Redis": {object: podLocal(externalAt("redis:6379", func(r *v1alpha1.RemoteStorageSpec) {
 		r.Redis = &v1alpha1.RedisSpec{Authentication: &v1alpha1.RedisAuthentication{Username: secret("s", "u"), Password: secret("s", "k")}}
 	}))},
@@ -188,17 +189,27 @@ var tierCases = map[string]admissionCase{
 	"an IPv6 endpoint without bounds":      {object: podLocal(externalAt("fd00::1:6379")), refusals: []string{"remoteStorage.endpoint"}},
 	"a Service elsewhere":                  {object: podLocal(externalAt("redis.elsewhere.svc:6379")), refusals: []string{"namespace elsewhere", "allowCrossNamespace"}},
 	"a Service elsewhere, in full":         {object: podLocal(externalAt("Redis.elsewhere.svc.cluster.local.:6379")), refusals: []string{"namespace elsewhere"}},
+	"a Service elsewhere, with many dots":  {object: podLocal(externalAt("redis.elsewhere.svc.cluster.local..:6379")), refusals: []string{"namespace elsewhere"}},
+	"a Service elsewhere, by wide dots":    {object: podLocal(externalAt("redis\u3002elsewhere\u3002svc:6379")), refusals: []string{"remoteStorage.endpoint", "letters, digits"}},
+	"the namespace's own Service":          {object: podLocal(externalAt("redis." + ownNamespace + ".svc:6379"))},
+	"a Service elsewhere, as it was":       {old: podLocal(externalAt("redis.elsewhere.svc:6379")), object: podLocal(externalAt("redis.elsewhere.svc:6379"), model("other"))},
+	"another Service of the same place":    {old: podLocal(externalAt("redis.elsewhere.svc:6379")), object: podLocal(externalAt("keys.elsewhere.svc:6379")), refusals: []string{"keys.elsewhere.svc:6379 is in namespace elsewhere"}},
 	"a Service elsewhere, allowed":         {object: podLocal(externalAt("redis.elsewhere.svc:6379"), crossing)},
 	"a host that looks like no Service":    {object: podLocal(externalAt("redis.elsewhere.svc.example:6379"))},
 
 	"an override of the transfer":          {object: podLocal(overrides(v1alpha1.EngineOverrides{Args: []string{"--kv-transfer-config={}"}})), refusals: []string{"engineOverrides.args[0]", "belongs to the integration"}},
 	"an override in the engine's spelling": {object: podLocal(overrides(v1alpha1.EngineOverrides{SuppressArgs: []string{"--kv_transfer_config"}})), refusals: []string{"suppressArgs[0]"}},
 	"an override of a member":              {object: podLocal(overrides(v1alpha1.EngineOverrides{Args: []string{"--kv-transfer-config.kv_role=kv_consumer"}})), refusals: []string{"args[0]"}},
-	"an override of the seed":              {object: podLocal(overrides(v1alpha1.EngineOverrides{Env: []corev1.EnvVar{{Name: "PYTHONHASHSEED", Value: "1"}}, SuppressEnv: []string{"INFERENCECACHE_FAIL_OPEN"}})), refusals: []string{"env[0].name", "suppressEnv[0]"}},
-	"an override of HiCache":               {object: hiCache(overrides(v1alpha1.EngineOverrides{Args: []string{"--hicache-ratio", "9"}})), refusals: []string{"args[0]"}},
-	"an override of something else":        {object: podLocal(overrides(v1alpha1.EngineOverrides{Args: []string{"--max-model-len=9"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}))},
-	"a kernel check":                       {object: podLocal(annotation(v1alpha1.AnnotationKernelCheck, "strict"))},
-	"a kernel check nobody knows":          {object: podLocal(annotation(v1alpha1.AnnotationKernelCheck, "maybe")), refusals: []string{v1alpha1.AnnotationKernelCheck, "report-only"}},
+	"an override that negates a switch":    {object: podLocal(overrides(v1alpha1.EngineOverrides{Args: []string{"--no-disable-hybrid-kv-cache-manager"}})), refusals: []string{"args[0]"}},
+	"an override beside a missing server": {
+		object:   podLocal(spec(func(s *v1alpha1.CacheBackendSpec) { s.LMCache = nil }), overrides(v1alpha1.EngineOverrides{Args: []string{"--kv-transfer-config={}"}})),
+		refusals: []string{"spec.lmCache", "args[0]"},
+	},
+	"an override of the seed":       {object: podLocal(overrides(v1alpha1.EngineOverrides{Env: []corev1.EnvVar{{Name: "PYTHONHASHSEED", Value: "1"}}, SuppressEnv: []string{"INFERENCECACHE_FAIL_OPEN"}})), refusals: []string{"env[0].name", "suppressEnv[0]"}},
+	"an override of HiCache":        {object: hiCache(overrides(v1alpha1.EngineOverrides{Args: []string{"--hicache-ratio", "9"}})), refusals: []string{"args[0]"}},
+	"an override of something else": {object: podLocal(overrides(v1alpha1.EngineOverrides{Args: []string{"--max-model-len=9"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}))},
+	"a kernel check":                {object: podLocal(annotation(v1alpha1.AnnotationKernelCheck, "strict"))},
+	"a kernel check nobody knows":   {object: podLocal(annotation(v1alpha1.AnnotationKernelCheck, "maybe")), refusals: []string{v1alpha1.AnnotationKernelCheck, "report-only"}},
 }
 
 func TestTierRules(t *testing.T) { runCasesWith(t, adapter.All(), tierCases) }
