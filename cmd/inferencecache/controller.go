@@ -92,23 +92,10 @@ func (c *cli) runController(ctx context.Context, o *controllerOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.policyURL == "" || o.snapshotURL == "" {
-		return usagef("--server-policy-url and --server-snapshot-url must not be empty")
-	}
-	if v := o.controller.WireVersion; v < policy.MinimumVersion || v > policy.CurrentVersion {
-		return usagef("--policy-wire-version %d: expected %d to %d", v, policy.MinimumVersion, policy.CurrentVersion)
-	}
-	switch o.controller.Discovery = controller.ServerDiscovery(o.discovery); o.controller.Discovery {
-	case controller.DiscoverURL, controller.DiscoverEndpoints:
-	default:
-		return usagef("--server-discovery %q: expected url or endpoints", o.discovery)
-	}
-	if o.controller.Reconciles < 1 {
-		return usagef("--max-concurrent-reconciles %d: expected at least 1", o.controller.Reconciles)
-	}
-	if err := o.setFace(logger); err != nil {
+	if err := o.validate(); err != nil {
 		return err
 	}
+	o.setFace(logger)
 	calls, err := o.httpClient(logger)
 	if err != nil {
 		return err

@@ -27,18 +27,14 @@ import (
 )
 
 // setFace has the self-test include the servers' gRPC.
-func (o *controllerOptions) setFace(logger *slog.Logger) error {
+func (o *controllerOptions) setFace(logger *slog.Logger) {
 	if o.grpcAddress == "" || o.probeURL == "" {
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(o.grpcAddress); err != nil {
-		return usagef("--policy-server-grpc-address: expected host:port: %v", err)
+		return
 	}
 	o.controller.Face = &controller.GRPCFace{
 		Address: o.grpcAddress, EachServer: o.controller.Discovery == controller.DiscoverEndpoints,
 		CAFile: o.caFile, Roots: o.keptRoots(), ServerName: o.serverName, TokenFile: o.lookupTokenFile, Logger: logger,
 	}
-	return nil
 }
 
 // keptRoots are the authorities that the leader keeps for the servers, where no

@@ -31,7 +31,27 @@ func TestControllerRefusesFlags(t *testing.T) {
 		"the scope of tenants":             {"--tenant-id-scope=pod", "--tenant-id-scope: "},
 		"the adapters":                     {"--adapters=some", `--adapters "some": expected core or all`},
 		"publishers without servers":       {"--kvevent-subscriber-image=i --policy-server-grpc-address=", "publishers need --publisher-server-address"},
-		"servers without a port":           {"--publisher-server-address=dns:///servers", "--publisher-server-address: expected host:port"},
+		"servers without a port":           {"--publisher-server-address=dns:///servers", `--publisher-server-address "dns:///servers": expected host:port`},
+		"servers as a URL":                 {"--publisher-server-address=https://servers:9090", `--publisher-server-address "https://servers:9090": expected host:port`},
+		"a port that is a name":            {"--policy-server-grpc-address=servers:grpc", `--policy-server-grpc-address "servers:grpc": expected host:port`},
+		"how servers are found":            {"--server-discovery=dns", `--server-discovery "dns": expected url or endpoints`},
+		"nowhere to push to":               {"--server-policy-url=", "--server-policy-url: expected a URL"},
+		"a URL without a host":             {"--server-snapshot-url=https:///snapshot", "--server-snapshot-url: expected a URL"},
+		"a URL that is a file's":           {"--server-snapshot-url=file:///snapshot", "--server-snapshot-url: expected a URL"},
+		"a URL with a password":            {"--server-probe-url=http://me:secret@servers/probe", "--server-probe-url: expected a URL"},
+		"a port beyond all ports":          {"--server-probe-url=http://servers:99999/probe", "--server-probe-url: expected a URL"},
+		"the name of servers":              {"--server-name=\u00a0", "--server-name "},
+		"an old schema of policy":          {"--policy-wire-version=2", "--policy-wire-version 2: expected 3 to 7"},
+		"no workers":                       {"--max-concurrent-reconciles=0", "--max-concurrent-reconciles 0: expected at least 1"},
+		"no replicas shown":                {"--cacheindex-max-replicas=0", "--cacheindex-max-replicas 0: expected at least 1"},
+		"polls without a pause":            {"--cacheindex-refresh-interval=0", "--cacheindex-refresh-interval 0s: expected more than 0"},
+		"pushes into the past":             {"--cachepolicy-push-interval=-1s", "--cachepolicy-push-interval -1s: expected more than 0"},
+		"metrics at a bare port":           {"--metrics-bind-address=8080", `--metrics-bind-address "8080": expected host:port, :port, or 0`},
+		"health at no port":                {"--health-probe-bind-address=:99999", `--health-probe-bind-address ":99999": expected host:port`},
+		"webhooks at a name":               {"--webhook-bind-address=:https", `--webhook-bind-address ":https": expected host:port`},
+		"no namespace":                     {"--namespace=", `--namespace "": expected the name of a namespace`},
+		"a namespace that cannot be":       {"--namespace=Inference_Cache", `--namespace "Inference_Cache": expected`},
+		"an image nobody has set":          {"--kvevent-subscriber-image=$(RELATED_IMAGE)", `--kvevent-subscriber-image "$(RELATED_IMAGE)": expected`},
 		"secure metrics without a pair":    {"--metrics-secure --webhook-bind-address=0", "--metrics-secure uses the webhooks' certificate"},
 		"authorities that are none":        {"--server-ca-file=controller.go", "--server-ca-file: "},
 		"a time that ends before it began": {"--webhook-shutdown-delay=-1s", "--webhook-shutdown-delay -1s: expected 0 to 1m"},
@@ -39,8 +59,12 @@ func TestControllerRefusesFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var stderr bytes.Buffer
 			c := &cli{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr}
-			args := append([]string{"controller", "--kubeconfig=/nonexistent"}, strings.Fields(tc.flags)...)
-			if code := c.run(t.Context(), args); code == exitOK || !strings.Contains(stderr.String(), tc.want) {
+			args := append([]string{"controller", "--kubeconfig=/nonexistent"}, strings.Split(tc.flags, " ")...)
+			want := exitUsage
+			if strings.HasPrefix(tc.flags, "--server-ca-file=") {
+				want = exitRuntime // what is in files is seen when they are read
+			}
+			if code := c.run(t.Context(), args); code != want || !strings.Contains(stderr.String(), tc.want) || strings.Contains(stderr.String(), "secret@") {
 				t.Errorf("exit code %d: %s", code, stderr.String())
 			}
 		})

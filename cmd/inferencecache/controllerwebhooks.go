@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -96,9 +94,6 @@ func (o *controllerOptions) setWebhooks(adapters *adapter.Registry, logger *slog
 	server := w.publisherServer
 	if server == "" {
 		server = o.grpcAddress
-	}
-	if _, _, err := net.SplitHostPort(strings.TrimPrefix(server, "dns:///")); server != "" && err != nil {
-		return usagef("--publisher-server-address: expected host:port or dns:///host:port: %v", err)
 	}
 	if server == "" && w.image != "" {
 		return usagef("--kvevent-subscriber-image: publishers need --publisher-server-address or --policy-server-grpc-address")
