@@ -46,6 +46,43 @@ func TestHealthIsServingUntilShutdown(t *testing.T) {
 	}
 }
 
+// TestServesOnWhileLoadBalancersLearnOfTheShutdown connects and reports after the
+// signal.
+func TestServesOnWhileLoadBalancersLearnOfTheShutdown(t *testing.T) {
+	t.Parallel()
+	h := start(t, func(o *server.Options) { o.ShutdownDelay = 3 * time.Second })
+	report, err := h.client.ReportCacheState(h.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.stop()
+	ctx, ready := h.ctx(), http.StatusOK
+	for ready == http.StatusOK && ctx.Err() == nil {
+		ready, _ = h.get("/readyz")
+	}
+	if ready != http.StatusServiceUnavailable {
+		t.Fatalf("/readyz answers %d after the signal", ready)
+	}
+	if err := report.Send(h.update("w", "abcd", 64)); err != nil {
+		t.Fatal(err)
+	}
+	h.wantVisible("abcd")
+	conn := h.dial()
+	defer conn.Close()
+	late := healthpb.NewHealthClient(conn)
+	if got, err := late.Check(h.ctx(), &healthpb.HealthCheckRequest{}); err != nil || got.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health on a new connection: %v, %v", got, err)
+	}
+	answer, err := pb.NewInferenceCacheClient(conn).LookupRoute(h.ctx(), chain("abcd", 64))
+	if err != nil || answer.GetReasonCode() != "PREFIX_MATCH" {
+		t.Errorf("lookup on a new connection: %v, %v", answer.GetReasonCode(), err)
+	}
+	h.shutDown()
+	if _, err := report.CloseAndRecv(); err != nil {
+		t.Errorf("report stream ended with %v, want an Ack", err)
+	}
+}
+
 // TestShutdownEndsOpenStreams leaves one stream of each kind open. The grace
 // period is longer than the test may take, so nothing waits for its end.
 func TestShutdownEndsOpenStreams(t *testing.T) {

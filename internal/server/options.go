@@ -44,8 +44,12 @@ type Options struct {
 	IdleTimeout time.Duration
 	// Calls bounds what one caller may ask.
 	Calls CallLimits
-	// ShutdownGrace is how long running calls may go on after Run's context
-	// ended; default 8s.
+	// ShutdownDelay is how long everything is still served after Run's context
+	// ended, while health and readiness say that the server leaves: load
+	// balancers go on sending new connections for a moment. Default none.
+	ShutdownDelay time.Duration
+	// ShutdownGrace is how long running calls may go on after that;
+	// default 8s.
 	ShutdownGrace time.Duration
 	// ReadyMaxWait bounds how long readiness waits for publishers after
 	// start; default 10s, negative = not at all.
@@ -201,6 +205,7 @@ func (o Options) validate() error {
 		{"connection limit", int64(o.MaxConnections)},
 		{"stream limit", int64(o.MaxStreams)},
 		{"idle timeout", int64(o.IdleTimeout)},
+		{"shutdown delay", int64(o.ShutdownDelay)},
 		{"shutdown grace", int64(o.ShutdownGrace)},
 		{"block size", int64(o.BlockSize)},
 		{"hot prefix threshold", int64(o.HotPrefixThreshold)},

@@ -22,7 +22,7 @@ func (s *Server) Readiness() Readiness {
 	s.mu.Unlock()
 	state := Readiness{Sync: s.sync.Report()}
 	switch {
-	case s.isStopping():
+	case s.leaving.Load():
 		state.Waiting = "shutting down"
 	case startedAt.IsZero():
 		state.Waiting = "not started"

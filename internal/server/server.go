@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -52,7 +53,9 @@ type Server struct {
 	// internalTLS is nil where the internal listener has no certificate.
 	internalTLS *tls.Config
 
-	// stopping is closed when shutdown starts.
+	// leaving is set when shutdown starts.
+	leaving atomic.Bool
+	// stopping is closed when running calls are about to end.
 	stopping chan struct{}
 	stopOnce sync.Once
 	// failed receives the first error of a listener.
@@ -253,8 +256,8 @@ func (s *Server) serve(what string, err error) {
 	}
 }
 
-// Run serves until ctx ends, then shuts down within the grace period plus 2 s
-// and returns nil. It starts the server unless Start was called. A listener
+// Run serves until ctx ends, then shuts down within the delay, the grace period
+// and 2 s, and returns nil. It starts the server unless Start was called. A listener
 // that fails shuts it down too; then its error is returned.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Addresses() == (Addresses{}) {
@@ -262,12 +265,11 @@ func (s *Server) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	var failure error
-	select {
-	case <-ctx.Done():
-	case failure = <-s.failed:
+	failure := s.serveUntil(ctx)
+	if failure != nil {
 		s.logger.Error("a listener failed", "error", failure)
 	}
+	s.leave()
 	s.shutdown()
 	return failure
 }

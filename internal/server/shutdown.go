@@ -15,12 +15,39 @@ const (
 	watchLinger = 100 * time.Millisecond
 )
 
-// shutdown tells everyone to leave, waits for running calls within the grace
-// period and closes what is left. A handler that obeys nothing is left behind.
-func (s *Server) shutdown() {
-	s.logger.Info("shutting down")
+// leave tells load balancers and health watchers, once, that the server is
+// about to end.
+func (s *Server) leave() {
+	if s.leaving.Swap(true) {
+		return
+	}
+	s.logger.Info("shutting down", "delay", s.options.ShutdownDelay, "grace", s.options.ShutdownGrace)
 	s.process.up.Set(0)
 	s.health.Shutdown()
+}
+
+// serveUntil returns once ctx has ended and the delay after it is over, or with
+// the error of a listener that failed.
+func (s *Server) serveUntil(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case err := <-s.failed:
+		return err
+	}
+	s.leave()
+	timer := time.NewTimer(s.options.ShutdownDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case err := <-s.failed:
+		return err
+	}
+}
+
+// shutdown ends streams, waits for running calls within the grace period and
+// closes what is left. A handler that obeys nothing is left behind.
+func (s *Server) shutdown() {
 	s.stopOnce.Do(func() { close(s.stopping) })
 	s.ingest.Drain()
 	s.sync.Drain()

@@ -52,6 +52,11 @@ func TestServerFacts(t *testing.T) {
 	if grace := *pod.Spec.TerminationGracePeriodSeconds; grace != 10 {
 		t.Errorf("grace period %d s", grace)
 	}
+	for _, bound := range []string{"--shutdown-delay=5s", "--shutdown-grace=2s"} {
+		if !slices.Contains(container.Args, bound) {
+			t.Errorf("no %s, which the grace period is for: %s", bound, container.Args)
+		}
+	}
 	live, ready := container.LivenessProbe, container.ReadinessProbe
 	if live.HTTPGet.Path != "/healthz" || live.HTTPGet.Port.String() != "http" || live.InitialDelaySeconds != 15 || live.PeriodSeconds != 20 {
 		t.Errorf("liveness %+v", live)
