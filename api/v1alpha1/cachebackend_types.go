@@ -234,8 +234,8 @@ type ExternalReplica struct {
 type IndexParticipation struct {
 	// Distinct prefixes over all engines.
 	PrefixCount int64 `json:"prefixCount"`
-	// Newest event of any engine. While events keep coming it is up to 10 polls,
-	// 5 minutes at most, behind.
+	// Newest event of any engine. While events keep coming it is up to 4 polls,
+	// 2 minutes at most, behind.
 	// +optional
 	LastEventAt *metav1.Time `json:"lastEventAt,omitempty"`
 	// Share of prompt tokens found in the cache, weighted by prefixes: a

@@ -26,8 +26,8 @@ const (
 const (
 	// driftPolls is how many polls lie between two writes of drift, and
 	// maxDriftAge how long at most.
-	driftPolls  = 10
-	maxDriftAge = 5 * time.Minute
+	driftPolls  = 4
+	maxDriftAge = 2 * time.Minute
 	// driftBurst is how many writes of drift need no wait after a quiet time.
 	driftBurst = 3
 	// turnShare is the share by which a count has to differ to be a turn.
