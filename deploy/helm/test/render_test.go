@@ -40,7 +40,7 @@ server:
   tenantAuthz: rbac
   operatorSubjects: [alice, admins]
   extraArgs: [--index-ttl=1h]
-monitoring: {rules: true, podMonitors: true, labels: {prometheus: main}}
+monitoring: {rules: true, podMonitors: true, controllerTokenSecret: scraper, labels: {prometheus: main}}
 networkPolicy: {restrictGRPC: true}
 controller: {metricsSecure: true}
 webhook: {tenantIDScope: namespace}
@@ -100,6 +100,12 @@ func renderFor(t *testing.T, values, version string) objects {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decoded(t, files)
+}
+
+// decoded reads rendered files.
+func decoded(t *testing.T, files map[string]string) objects {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme} {
 		if err := add(scheme); err != nil {

@@ -24,8 +24,8 @@
 {{/* Labels of an object. Call with (list $ component). */}}
 {{- define "ic.labels" -}}
 {{ include "ic.selector" (index . 1) }}
-app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service | quote }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- end -}}
@@ -51,7 +51,7 @@ enableServiceLinks: false
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -73,6 +73,13 @@ affinity:
           topologyKey: kubernetes.io/hostname
           labelSelector:
             matchLabels: {{- include "ic.selector" $component | nindent 14 }}
+{{- end -}}
+
+{{/* Annotations of pods with metrics on port 8080; those of the values win. Call
+with (list values others). */}}
+{{- define "ic.podAnnotations" -}}
+{{- $scraped := dict "prometheus.io/scrape" "true" "prometheus.io/port" "8080" "prometheus.io/path" "/metrics" -}}
+{{- merge (dict) (index . 0 | default dict) (index . 1) $scraped | toYaml -}}
 {{- end -}}
 
 {{/* What every container has. */}}
@@ -106,6 +113,15 @@ securityContext:
     secretName: inference-cache-server-tls
     defaultMode: 288
     items: [{key: ca.crt, path: ca.crt}]
+{{- end -}}
+
+{{/* The modes that may be "off", which YAML takes for false without quotes. */}}
+{{- define "ic.tlsMode" -}}
+{{ eq (toString .Values.tls.mode) "false" | ternary "off" .Values.tls.mode }}
+{{- end -}}
+
+{{- define "ic.grpcAuth" -}}
+{{ eq (toString .Values.server.grpcAuth) "false" | ternary "off" .Values.server.grpcAuth }}
 {{- end -}}
 
 {{- define "ic.serverName" -}}

@@ -50,6 +50,11 @@ func (c *Chart) AppVersion() string { return c.chart.Metadata.AppVersion }
 // is that of the values' schema or of a template. kubeVersion is that of the
 // cluster; empty is KubeVersion.
 func (c *Chart) Render(ctx context.Context, values, kubeVersion string) (map[string]string, error) {
+	return c.RenderAs(ctx, releaseName, Namespace, values, kubeVersion)
+}
+
+// RenderAs is Render for a release of another name, in another namespace.
+func (c *Chart) RenderAs(ctx context.Context, release, namespace, values, kubeVersion string) (map[string]string, error) {
 	given, err := common.ReadValues([]byte(values))
 	if err != nil {
 		return nil, fmt.Errorf("read values: %w", err)
@@ -61,7 +66,7 @@ func (c *Chart) Render(ctx context.Context, values, kubeVersion string) (map[str
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *version
 	all, err := chartutil.ToRenderValues(c.chart, given, common.ReleaseOptions{
-		Name: releaseName, Namespace: Namespace, Revision: 1, IsInstall: true,
+		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
 	}, capabilities)
 	if err != nil {
 		return nil, err
