@@ -30,29 +30,12 @@ const DefaultTimeout = 5 * time.Second
 const (
 	// maxPlainBytes is the longest body that every server takes.
 	maxPlainBytes = 1 << 20
-	// maxAnswerBytes bounds what is read of a snapshot.
+	// maxAnswerBytes bounds what is read of a snapshot: 300,000 rows of the
+	// longest names, twice as many of common ones.
 	maxAnswerBytes = 256 << 20
-	// maxTextBytes bounds what is kept of a server's explanation.
-	maxTextBytes = 256
+	// maxHeaderBytes is the longest header that says something of a server.
+	maxHeaderBytes = 128
 )
-
-// ErrTooLarge is returned for a body that the server cannot take.
-var ErrTooLarge = errors.New("the body is longer than the server takes")
-
-// ErrToken is returned when a token file exists but cannot be read and the
-// call needs it.
-var ErrToken = errors.New("cannot read the token")
-
-// RefusedError is an answer other than the expected one.
-type RefusedError struct {
-	Status int
-	// Text is the start of the server's explanation.
-	Text string
-}
-
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("the server answered %d: %s", e.Status, e.Text)
-}
 
 // URLs of a server's endpoints.
 type URLs struct {
@@ -86,7 +69,8 @@ type Options struct {
 	// PolicyTokenFile holds the token for pushes; default
 	// DefaultPolicyTokenFile.
 	PolicyTokenFile string
-	// HTTP does the calls; default a client with DefaultTimeout.
+	// HTTP does the calls; default a client with DefaultTimeout. Redirects are
+	// not followed unless it says how.
 	HTTP *http.Client
 	// Unreadable is told of a token file that cannot be read, before the call
 	// goes out without one; default nobody.
@@ -121,6 +105,11 @@ func New(options Options) *Client {
 	if options.HTTP == nil {
 		options.HTTP = &http.Client{Timeout: DefaultTimeout}
 	}
+	if options.HTTP.CheckRedirect == nil {
+		steady := *options.HTTP // a token is for one server only
+		steady.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		options.HTTP = &steady
+	}
 	if options.Unreadable == nil {
 		options.Unreadable = func(error) {}
 	}
@@ -129,7 +118,7 @@ func New(options Options) *Client {
 
 // PushPolicy replaces the server's policies. The body goes compressed if it
 // is longer than every server takes and known says that this one can.
-// Errors are ErrTooLarge, RefusedError or of the transport.
+// Errors are ErrTooLarge, RefusedError or CallError.
 func (c *Client) PushPolicy(ctx context.Context, body []byte, revision string, known Identity) (Identity, error) {
 	return c.push(ctx, c.options.URLs.Policy, body, revision, known)
 }
@@ -202,26 +191,40 @@ func (c *Client) call(request *http.Request, token string, want int) ([]byte, Id
 	}
 	response, err := c.options.HTTP.Do(request)
 	if err != nil {
-		return nil, Identity{}, fmt.Errorf("call the server: %w", err)
+		return nil, Identity{}, failed("call the server", err, token)
 	}
 	defer response.Body.Close()
-	identity := Identity{
-		Epoch:              response.Header.Get("X-Inference-Cache-Server-Epoch"),
-		PolicyRevision:     response.Header.Get("X-Inference-Cache-Policy-Revision"),
-		ExtensionsRevision: response.Header.Get("X-Inference-Cache-Extensions-Revision"),
-		Capabilities:       splitList(response.Header.Get("X-Inference-Cache-Capabilities")),
+	identity := identityOf(response.Header)
+	if response.StatusCode != want {
+		// What there is will do. A token that begins in what is kept is read whole.
+		text, _ := io.ReadAll(io.LimitReader(response.Body, int64(rawTextBytes+len(token))))
+		return nil, identity, &RefusedError{response.StatusCode, Line(redact(string(text), token))}
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return nil, identity, fmt.Errorf("read the server's answer: %w", err)
-	case response.StatusCode != want:
-		text := strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), maxTextBytes)])), "")
-		return nil, identity, &RefusedError{response.StatusCode, text}
+		return nil, identity, failed("read the server's answer", err, token)
 	case len(body) > maxAnswerBytes:
-		return nil, identity, fmt.Errorf("the server's answer is longer than %d bytes", maxAnswerBytes)
+		return nil, identity, failed("read the server's answer", fmt.Errorf("longer than %d bytes", maxAnswerBytes), token)
 	}
 	return body, identity, nil
+}
+
+// identityOf reads what a server says of itself. What cannot be one of its
+// words is taken for nothing.
+func identityOf(header http.Header) Identity {
+	word := func(name string) string {
+		if value := header.Get(name); len(value) <= maxHeaderBytes {
+			return value
+		}
+		return ""
+	}
+	return Identity{
+		Epoch:              word("X-Inference-Cache-Server-Epoch"),
+		PolicyRevision:     word("X-Inference-Cache-Policy-Revision"),
+		ExtensionsRevision: word("X-Inference-Cache-Extensions-Revision"),
+		Capabilities:       splitList(header.Get("X-Inference-Cache-Capabilities")),
+	}
 }
 
 func splitList(text string) (items []string) {

@@ -77,7 +77,7 @@ func (c *Client) Probe(ctx context.Context, probe ProbeRequest) (*ProbeResult, I
 	}
 	result := new(ProbeResult)
 	if err := json.Unmarshal(answer, result); err != nil {
-		return nil, identity, fmt.Errorf("decode probe result: %w", err)
+		return nil, identity, failed("decode probe result", err, token)
 	}
 	if result.Backend != probe.Backend {
 		return nil, identity, fmt.Errorf("%w: %.128q, asked was %q", ErrOtherBackend, result.Backend, probe.Backend)

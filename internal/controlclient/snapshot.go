@@ -65,7 +65,7 @@ func (c *Client) Snapshot(ctx context.Context) (*Snapshot, Identity, error) {
 	}
 	snapshot := new(Snapshot)
 	if err := json.Unmarshal(body, snapshot); err != nil {
-		return nil, identity, fmt.Errorf("decode snapshot: %w", err)
+		return nil, identity, failed("decode snapshot", err, token)
 	}
 	return snapshot, identity, nil
 }

@@ -53,6 +53,8 @@ func (p *Poller) renderIndex(answers []polled, merged *controlclient.Snapshot) v
 		if a.err == nil {
 			row.Epoch, row.PolicyRevision, row.Prefixes = a.identity.Epoch, a.identity.PolicyRevision, a.snapshot.TotalPrefixes
 			observed = append(observed, a.server.Name)
+		} else {
+			row.Message = clip(a.err.Error(), maxMessageBytes)
 		}
 		status.Servers = append(status.Servers, row)
 	}

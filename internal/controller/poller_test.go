@@ -172,7 +172,7 @@ func TestUnreachableServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := get[v1alpha1.CacheIndex](t, cluster, indexKey).Status
-	if !status.Servers[0].Reachable || status.Servers[1].Reachable || status.ObservedServer != "one" {
+	if !status.Servers[0].Reachable || status.Servers[1].Reachable || status.Servers[1].Message == "" || status.ObservedServer != "one" {
 		t.Errorf("servers %+v, observed %q", status.Servers, status.ObservedServer)
 	}
 	one.serve(down)

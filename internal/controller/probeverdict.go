@@ -68,7 +68,7 @@ func summarise(answers []testAnswer, discovery error) *testResult {
 	for _, s := range stages() {
 		for _, a := range answers {
 			if a.err == nil && s.outcome(a.result) == controlclient.StageFailed {
-				return verdict(metav1.ConditionFalse, s.failed, fmt.Sprintf("%s: %s: %s", a.server, s.name, a.result.Message(s.name)))
+				return verdict(metav1.ConditionFalse, s.failed, fmt.Sprintf("%s: %s: %s", a.server, s.name, controlclient.Line(a.result.Message(s.name))))
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func summarise(answers []testAnswer, discovery error) *testResult {
 	}
 	for _, a := range answers {
 		if a.face != nil {
-			return verdict(metav1.ConditionFalse, reasonProbeGRPCFailed, fmt.Sprintf("%s: grpc: %v", a.server, a.face))
+			return verdict(metav1.ConditionFalse, reasonProbeGRPCFailed, fmt.Sprintf("%s: grpc: %s", a.server, controlclient.Line(a.face.Error())))
 		}
 	}
 	for _, a := range answers {

@@ -49,18 +49,21 @@ type part struct {
 	echoed func(controlclient.Identity) string
 	// failed is why a server has not taken the part, nil if it has.
 	failed func(*outcome) error
+	// optional parts are not known to older servers.
+	optional bool
 }
 
 var (
 	policyPart = part{
-		func(p *push) string { return p.policies.Revision },
-		func(i controlclient.Identity) string { return i.PolicyRevision },
-		func(o *outcome) error { return o.policies },
+		revision: func(p *push) string { return p.policies.Revision },
+		echoed:   func(i controlclient.Identity) string { return i.PolicyRevision },
+		failed:   func(o *outcome) error { return o.policies },
 	}
 	extensionsPart = part{
-		func(p *push) string { return p.extensions.Revision },
-		func(i controlclient.Identity) string { return i.ExtensionsRevision },
-		func(o *outcome) error { return o.extensions },
+		revision: func(p *push) string { return p.extensions.Revision },
+		echoed:   func(i controlclient.Identity) string { return i.ExtensionsRevision },
+		failed:   func(o *outcome) error { return o.extensions },
+		optional: true,
 	}
 )
 
@@ -82,7 +85,10 @@ func (t *tally) programmed(carried func(*push) bool, parts ...part) programming 
 		result.status, result.reason, result.message = metav1.ConditionUnknown, reasonNoServers, "no server was found"
 		return result
 	}
-	var failed, silent []string
+	var (
+		failed complaints
+		silent []string
+	)
 	for _, a := range t.answers {
 		reason, text := t.judge(a.last, carried, parts)
 		switch reason {
@@ -93,20 +99,20 @@ func (t *tally) programmed(carried func(*push) bool, parts ...part) programming 
 		case reasonNotEchoed:
 			silent = append(silent, a.server)
 		default:
-			failed = append(failed, a.server+": "+text)
+			failed.add(a.server, text)
 			if result.reason == "" {
 				result.reason = reason
 			}
 		}
 	}
 	switch {
-	case failed != nil:
+	case failed.any():
 		result.pending = false
-		result.status, result.message = metav1.ConditionFalse, strings.Join(failed, "; ")
+		result.status, result.message = metav1.ConditionFalse, failed.message(maxMessageBytes)
 	case result.pending:
 	case silent != nil:
 		result.status, result.reason = metav1.ConditionUnknown, reasonNotEchoed
-		result.message = "accepted, but not confirmed by a revision: " + strings.Join(silent, ", ")
+		result.message = "accepted, but not confirmed by a revision: " + joined(silent, maxMessageBytes/2)
 	default:
 		result.status, result.reason = metav1.ConditionTrue, reasonProgrammed
 		result.message = fmt.Sprintf("applied by %d of %d servers", result.programmed, result.desired)
@@ -123,7 +129,7 @@ func (t *tally) judge(o *outcome, carried func(*push) bool, parts []part) (reaso
 	for _, p := range parts {
 		current := p.revision(o.push) == p.revision(t.current)
 		switch err := p.failed(o); {
-		case err != nil && absent(err):
+		case err != nil && p.optional && absent(err):
 			reason = reasonNotEchoed
 		case err != nil:
 			return failure(err)

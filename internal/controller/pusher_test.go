@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -127,13 +128,16 @@ func TestChangeIsPushed(t *testing.T) {
 // change writes a policy as the API server would: with a new generation.
 func change(t *testing.T, cluster client.Client, namespace, name string, minimumPrefix int32) {
 	t.Helper()
-	var object v1alpha1.CachePolicy
-	if err := cluster.Get(t.Context(), key(namespace, name), &object); err != nil {
-		t.Fatal(err)
-	}
-	object.Spec.MinimumPrefixTokens = &minimumPrefix
-	object.Generation++
-	if err := cluster.Update(t.Context(), &object); err != nil {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // statuses are written meanwhile
+		var object v1alpha1.CachePolicy
+		if err := cluster.Get(t.Context(), key(namespace, name), &object); err != nil {
+			return err
+		}
+		object.Spec.MinimumPrefixTokens = &minimumPrefix
+		object.Generation++
+		return cluster.Update(t.Context(), &object)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -188,6 +192,7 @@ func TestProgrammedReasons(t *testing.T) {
 		"a server refuses the body":        {serve: refuse(http.StatusBadRequest, "unsupported policy snapshot version 7"), want: "False/Rejected: one: unsupported policy snapshot version 7"},
 		"a server fails":                   {serve: refuse(http.StatusInternalServerError, "oops"), want: "False/PushFailed: one: the server answered 500: oops"},
 		"a server knows no revisions":      {serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, want: "Unknown/NotEchoed: accepted, but not confirmed by a revision: one"},
+		"a server has no such endpoint":    {serve: refuse(http.StatusNotFound, "404 page not found"), want: "False/PushFailed: one: the server answered 404: 404 page not found"},
 		"a server echoes another revision": {serve: echo("other"), want: "False/PushFailed: one: another revision is in force"},
 		"the body is too long for a server": {
 			objects: long, serve: refuse(http.StatusNotFound, "unused"), want: "False/TooLarge: one: the body is longer",

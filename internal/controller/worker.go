@@ -168,12 +168,22 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// answeredPush reports whether the server can be called.
+func answeredPush(err error) bool {
+	var refused *controlclient.RefusedError
+	return err == nil || errors.As(err, &refused) || errors.Is(err, controlclient.ErrTooLarge)
+}
+
 func send(ctx context.Context, c *controlclient.Client, p *push, known controlclient.Identity) *outcome {
 	o := &outcome{push: p, identity: known}
 	identity, err := c.PushPolicy(ctx, p.policies.Body, p.policies.Revision, known)
 	o.policies = err
 	if err == nil {
 		o.identity = identity
+	}
+	if !answeredPush(err) {
+		o.extensions = err // nor would it take those
+		return o
 	}
 	identity, err = c.PushExtensions(ctx, p.extensions.Body, o.identity)
 	o.extensions = err
