@@ -20,7 +20,7 @@ import (
 // foreignKinds are those of other projects that the chart renders.
 var foreignKinds = map[string][]string{
 	"cert-manager.io/v1":       {"Certificate", "Issuer"},
-	"monitoring.coreos.com/v1": {"PodMonitor", "PrometheusRule"},
+	"monitoring.coreos.com/v1": {"PodMonitor", "PrometheusRule", "ServiceMonitor"},
 }
 
 // withForeignKinds makes the API server take those kinds, whatever is in them.

@@ -82,6 +82,13 @@ with (list values others). */}}
 {{- merge (dict) (index . 0 | default dict) (index . 1) $scraped | toYaml -}}
 {{- end -}}
 
+{{/* How all of our metrics are read. Rates go over at least four scrapes. */}}
+{{- define "ic.scrape" -}}
+path: /metrics
+interval: 30s
+scrapeTimeout: 10s
+{{- end -}}
+
 {{/* What every container has. */}}
 {{- define "ic.container" -}}
 image: {{ include "ic.image" . }}
