@@ -44,9 +44,7 @@ func (l lmcache) SupportedPairs() []Pair {
 func (l lmcache) Remove(pod *corev1.Pod) {
 	removeServer(pod)
 	unwireNodeLocal(pod)
-	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
-		return c.Name == kernelcheck.ContainerName
-	})
+	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, kernelcheck.IsContainer)
 }
 
 // port is where the engine finds its server.
@@ -85,6 +83,11 @@ func (a lmcacheVLLM) ValidateEnginePod(pod *corev1.Pod, w Wiring) error {
 	line, err := readable(pod, w)
 	if err != nil {
 		return err
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == kernelcheck.ContainerName {
+			return unfit(ReasonReservedNameConflict, "the pod has a container named %s", c.Name)
+		}
 	}
 	for _, names := range [][]string{{"--pipeline-parallel-size", "-pp"}, {"--data-parallel-size", "-dp"}} {
 		if err := checkSingle(line, names...); err != nil {

@@ -104,10 +104,11 @@ func nodeLocalConflict(spec *corev1.PodSpec, engine *corev1.Container) error {
 // unwireNodeLocal takes out what wireNodeLocal added to a pod earlier.
 func unwireNodeLocal(pod *corev1.Pod) {
 	spec := &pod.Spec
+	gated := slices.ContainsFunc(spec.InitContainers, nodelocal.IsGate)
 	spec.InitContainers = slices.DeleteFunc(spec.InitContainers, nodelocal.IsGate)
 	ours := map[string]bool{}
 	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool {
-		mine := nodelocal.IsHostVolume(v) || v.Name == nodelocal.ConfigVolume && v.EmptyDir != nil
+		mine := nodelocal.IsHostVolume(v) || gated && v.Name == nodelocal.ConfigVolume && v.EmptyDir != nil
 		ours[v.Name] = ours[v.Name] || mine
 		return mine
 	})

@@ -22,24 +22,53 @@ type Line struct {
 	// Opaque means that the words say nothing about the program's flags, and
 	// that none can be added: a shell or the image itself starts it.
 	Opaque bool
+	// Commands are the words of each command in the script of such a shell.
+	// They may be wrong where the script computes what it starts.
+	Commands [][]string
 }
 
 // Of reads a container.
 func Of(c *corev1.Container) Line {
-	literal := map[string]string{}
+	literal := &variables{values: map[string]string{}, room: maxWords}
 	for _, variable := range c.Env {
 		if variable.ValueFrom != nil {
-			delete(literal, variable.Name)
+			delete(literal.values, variable.Name)
 			continue
 		}
-		literal[variable.Name] = expand(variable.Value, literal)
+		literal.values[variable.Name] = expand(variable.Value, literal)
 	}
 	var l Line
 	for _, word := range slices.Concat(c.Command, c.Args) {
 		l.Words = append(l.Words, expand(word, literal))
 	}
 	l.Opaque = len(l.Words) == 0 || startsShell(c.Command, c.Args)
+	if l.Opaque {
+		l.Commands = commandsOf(scriptOf(l.Words), literal)
+	}
 	return l
+}
+
+// Linux starts no program with a longer word, or with more of them; in bytes.
+const (
+	maxWord  = 128 << 10
+	maxWords = 2 << 20
+)
+
+// variables are those with a known value. Each can double the one before it, so
+// what is filled in is bounded.
+type variables struct {
+	values map[string]string
+	room   int
+}
+
+// get is the value to fill in for a name. One without room is unknown.
+func (v *variables) get(name string) (string, bool) {
+	value, known := v.values[name]
+	if !known || len(value) > v.room {
+		return "", false
+	}
+	v.room -= len(value)
+	return value, true
 }
 
 // startsShell says whether the words of a shell decide what is started.
@@ -70,7 +99,10 @@ func isShell(word string) bool {
 
 // expand fills in $(NAME) as the kubelet does; $$ stands for $, and unknown
 // names stay.
-func expand(text string, values map[string]string) string {
+func expand(text string, values *variables) string {
+	if len(text) > maxWord {
+		return text
+	}
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "$")
@@ -79,12 +111,15 @@ func expand(text string, values map[string]string) string {
 			return out.String()
 		}
 		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
-		value, known := values[name]
+		value, known := "", false
+		if closed && strings.HasPrefix(rest, "(") {
+			value, known = values.get(name)
+		}
 		switch {
 		case strings.HasPrefix(rest, "$"):
 			out.WriteString("$")
 			text = rest[1:]
-		case strings.HasPrefix(rest, "(") && closed && known:
+		case known:
 			out.WriteString(value)
 			text = after
 		default:

@@ -31,6 +31,72 @@ func TestSet(t *testing.T) {
 	}
 }
 
+// What a shell would start is read from its script.
+func TestCommands(t *testing.T) {
+	const end = " ; "
+	for name, tc := range map[string]struct {
+		words []string
+		want  string
+	}{
+		"a command":              {[]string{"sh", "-c", "serve --port 1"}, "serve --port 1"},
+		"behind a launcher":      {[]string{"tini", "--", "/bin/bash", "-eo", "pipefail", "-c", "serve"}, "serve"},
+		"options after -c":       {[]string{"bash", "-c", "-e", "--", "serve"}, "serve"},
+		"a file":                 {[]string{"sh", "start.sh", "--port", "1"}, ""},
+		"no script":              {[]string{"sh", "-c"}, ""},
+		"several commands":       {[]string{"sh", "-c", "a 1; b 2 && c|d &\ne >/f $(g); if h; then { i; } fi"}, "a 1 ; b 2 ; c ; d ; e $(g) ; g ; h ; i"},
+		"lines that go on":       {[]string{"sh", "-c", "serve \\\n --port 1"}, "serve --port 1"},
+		"quotes":                 {[]string{"sh", "-c", `serve 'a b' "c d" e\ f "" g"h"'i' "\j\"k" $'l'`}, `serve <a b> <c d> <e f> <> ghi \j"k $'l'`},
+		"quotes without an end":  {[]string{"sh", "-c", `first; serve 'a`}, ""},
+		"comments":               {[]string{"sh", "-c", "# --port 1\nserve a#b # c"}, "serve a#b"},
+		"a document":             {[]string{"sh", "-c", "cat >f <<E\nserve --port 1\nE\nserve"}, "cat ; serve"},
+		"known variables":        {[]string{"sh", "-c", `serve $PORT ${PORT} "$PORT" '$PORT' \$PORT`}, "serve 7 7 7 $PORT $PORT"},
+		"unknown variables":      {[]string{"sh", "-c", `serve $OTHER "${OTHER}" $@ $ ${#PORT} ${PORT%7} $((1+1))`}, "serve $OTHER ${OTHER} $@ $ ${#PORT} ${PORT%7} $((1+1))"},
+		"variables with a value": {[]string{"sh", "-c", `serve ${OTHER:-8} ${PORT:-8} ${EMPTY:-"8"} ${EMPTY-8} ${OTHER:-$PORT}`}, "serve 8 7 8 <> 7"},
+		"variables given one":    {[]string{"sh", "-c", `: ${OTHER:=9}; serve $OTHER`}, ": 9 ; serve 9"},
+		"variables of a script":  {[]string{"sh", "-c", `OTHER=9; OTHER+=0; export THIRD="1 2" PORT; serve $OTHER $THIRD $PORT`}, "serve 90 <1 2> 7"},
+		"variables of a command": {[]string{"sh", "-c", `PORT=9 serve $PORT`}, "serve 7"},
+		"computed variables":     {[]string{"sh", "-c", `PORT=$(free); OTHER=(1); serve $PORT $OTHER`}, "free ; serve $PORT $OTHER"},
+		"variables of a loop":    {[]string{"sh", "-c", `for PORT in 1 2; do serve $PORT; done`}, "serve $PORT"},
+		"a script too large":     {[]string{"sh", "-c", "serve " + strings.Repeat("x", 20<<10)}, ""},
+		"a script too deep":      {[]string{"sh", "-c", "serve " + strings.Repeat("$(", 8<<10)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &corev1.Container{Command: tc.words, Env: []corev1.EnvVar{{Name: "PORT", Value: "7"}, {Name: "EMPTY"}}}
+			var commands []string
+			for _, command := range commandline.Of(c).Commands {
+				for i, word := range command {
+					if word == "" || strings.Contains(word, " ") {
+						command[i] = "<" + word + ">"
+					}
+				}
+				commands = append(commands, strings.Join(command, " "))
+			}
+			if got := strings.Join(commands, end); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A pod of some kilobytes must not fill the memory.
+func TestVariablesThatGrowAreBounded(t *testing.T) {
+	c := &corev1.Container{Env: []corev1.EnvVar{{Name: "A", Value: "xx"}}, Args: []string{"serve", "$(A)"}}
+	script := "A=xx"
+	for range 40 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: "A", Value: "$(A)$(A)"})
+		script += "; A=$A$A"
+	}
+	for name, words := range map[string][]string{"of the container": {"serve", "$(A)"}, "of the script": {"sh", "-c", script + "; serve $A"}} {
+		c.Command = words
+		line := commandline.Of(c)
+		for _, word := range slices.Concat(line.Words, slices.Concat(line.Commands...)) {
+			if len(word) > 2<<20 {
+				t.Errorf("%s: a word of %d bytes", name, len(word))
+			}
+		}
+	}
+}
+
 func TestLine(t *testing.T) {
 	c := &corev1.Container{
 		Command: []string{"serve", "--on"},

@@ -4,6 +4,7 @@ package inject
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,14 +19,16 @@ type engine struct {
 	commandline.Line
 }
 
-// findEngine returns the container with the runtime's name, or the only one.
+// findEngine returns the container with the runtime's name, or the only one. An
+// engine among the init containers cannot be wired.
 func findEngine(spec *corev1.PodSpec, facts adapter.Engine) (engine, bool) {
 	for i := range spec.Containers {
 		if spec.Containers[i].Name == facts.Container {
 			return newEngine(&spec.Containers[i], facts), true
 		}
 	}
-	if len(spec.Containers) != 1 {
+	named := func(c corev1.Container) bool { return c.Name == facts.Container }
+	if len(spec.Containers) != 1 || slices.ContainsFunc(spec.InitContainers, named) {
 		return engine{}, false
 	}
 	return newEngine(&spec.Containers[0], facts), true
@@ -41,11 +44,22 @@ func newEngine(c *corev1.Container, facts adapter.Engine) engine {
 	return engine{container: c, facts: facts, Line: commandline.Of(c)}
 }
 
-// httpPort is where the engine serves HTTP. Words behind a shell's script are
+// httpPort is where the engine serves HTTP. Of a shell's script the commands
+// count that name the runtime, or all if none does; words behind the script are
 // flags that it hands on.
 func (e engine) httpPort() int32 {
-	words := commandline.Line{Words: e.Words}
-	if port, ok := words.Number(65535, "--port"); ok {
+	var words, named []string
+	for _, command := range e.Commands {
+		words = append(words, command...)
+		if slices.ContainsFunc(command, func(w string) bool { return strings.Contains(w, e.facts.HashScheme) }) {
+			named = append(named, command...)
+		}
+	}
+	if named != nil {
+		words = named
+	}
+	line := commandline.Line{Words: append(words, e.Words...)}
+	if port, ok := line.Number(65535, "--port"); ok {
 		return port
 	}
 	return e.facts.HTTPPort

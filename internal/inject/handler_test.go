@@ -154,8 +154,14 @@ func TestDecisions(t *testing.T) {
 		"a pod that opts out":            {backends: []client.Object{newBackend(vllm)}, pod: optOut("true"), result: "skipped", reason: "skip-inject-annotation"},
 		"an opt-out in other words":      {backends: []client.Object{newBackend(vllm)}, pod: optOut("please"), result: "skipped", reason: "skip-inject-annotation"},
 		"an opt-out that says no":        {backends: []client.Object{newBackend(vllm)}, pod: optOut("Disabled"), result: "injected"},
-		"an adapter that breaks":         {backends: []client.Object{newBackend(vllm)}, registry: adapter.NewRegistry(nil), pod: forged, result: "failed", reason: "internal-error"},
-		"an opt-out beats two backends":  {backends: []client.Object{newBackend(vllm), newBackend(vllm, named("second"))}, pod: optOut("1"), result: "skipped", reason: "skip-inject-annotation"},
+		"an opt-out that says no widely": {backends: []client.Object{newBackend(vllm)}, pod: optOut(" FALSE\n"), result: "injected"},
+		"an opt-out of white space":      {backends: []client.Object{newBackend(vllm)}, pod: optOut(" \t"), result: "injected"},
+		"an opt-out among white space":   {backends: []client.Object{newBackend(vllm)}, pod: optOut(" True "), result: "skipped", reason: "skip-inject-annotation"},
+		"an engine that starts first": {backends: []client.Object{newBackend(vllm)}, pod: func(p *corev1.Pod) {
+			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, []corev1.Container{{Name: "proxy"}}
+		}, result: "skipped", reason: "engine-container-not-found"},
+		"an adapter that breaks":        {backends: []client.Object{newBackend(vllm)}, registry: adapter.NewRegistry(nil), pod: forged, result: "failed", reason: "internal-error"},
+		"an opt-out beats two backends": {backends: []client.Object{newBackend(vllm), newBackend(vllm, named("second"))}, pod: optOut("1"), result: "skipped", reason: "skip-inject-annotation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, tc.fault, tc.backends...)})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -103,14 +102,6 @@ func refuse(pod *corev1.Pod, backend *v1alpha1.CacheBackend, outcome Outcome) *c
 	return untouched
 }
 
-// remove takes an earlier injection out again, so that it is done anew.
-func remove(pod *corev1.Pod) {
-	ours := func(c corev1.Container) bool { return c.Name == SidecarName }
-	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, ours)
-	pod.Spec.Containers = slices.DeleteFunc(pod.Spec.Containers, ours)
-	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == VolumeName })
-}
-
 // wire changes the pod in place. On any result but Injected the caller throws
 // it away.
 func wire(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (Outcome, error) {
@@ -154,12 +145,17 @@ func wire(pod *corev1.Pod, backend *v1alpha1.CacheBackend, o Options) (Outcome, 
 		if s, warnings, err = configure(spec, e, backend); err != nil {
 			return Outcome{}, err
 		}
+		if outcome := eventPortTaken(spec, e, s, backend); outcome.Reason != "" {
+			return outcome, nil
+		}
 	}
 	checkKernels(pod, a, w)
 	if w.Observed {
 		addSidecar(spec, e, s, backend, o)
 	}
-	stamp(pod, backend, hash, warnings)
+	if err := stamp(pod, backend, hash, warnings); err != nil {
+		return Outcome{}, err
+	}
 	return Outcome{Result: Injected, Warnings: warnings}, nil
 }
 
@@ -197,16 +193,6 @@ func systemOf(spec *corev1.PodSpec) string {
 		return string(spec.OS.Name)
 	}
 	return cmp.Or(spec.NodeSelector[corev1.LabelOSStable], string(corev1.Linux))
-}
-
-// isSubscriber recognises a publisher that the user brings, by flags that only
-// publishers have.
-func isSubscriber(c corev1.Container) bool {
-	words := slices.Concat(c.Command, c.Args)
-	has := func(flag string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return w == flag || strings.HasPrefix(w, flag+"=") })
-	}
-	return has("--engine-endpoint") && has("--server")
 }
 
 func unobserved(backend *v1alpha1.CacheBackend, o Options) Outcome {
@@ -274,23 +260,6 @@ func configure(spec *corev1.PodSpec, e engine, backend *v1alpha1.CacheBackend) (
 		warnings = append(warnings, WarnHostNetwork)
 	}
 	return s, warnings, nil
-}
-
-// metricsPortTaken skips pods in which something else answers where the
-// publisher's health is asked for.
-func metricsPortTaken(spec *corev1.PodSpec, e engine) Outcome {
-	if spec.HostNetwork {
-		return Outcome{} // it does not listen there
-	}
-	if e.httpPort() == metricsPort {
-		return skip(ReasonReservedNameConflict, fmt.Sprintf("the engine listens on port %d, where the publisher has its metrics", metricsPort))
-	}
-	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == metricsPort }) {
-			return skip(ReasonReservedNameConflict, fmt.Sprintf("container %q has port %d, where the publisher has its metrics", c.Name, metricsPort))
-		}
-	}
-	return Outcome{}
 }
 
 // checkKernels adds the check that runs before the engine.

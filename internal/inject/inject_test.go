@@ -180,6 +180,10 @@ func TestPublisherFlags(t *testing.T) {
 			p.Spec.Containers[0].Command = []string{"/bin/sh", "-c", `exec vllm serve m "$@"`, "--"}
 			p.Spec.Containers[0].Args = []string{"--port", "9001"}
 		}, want: []string{"--engine-metrics-url=http://127.0.0.1:9001/metrics"}},
+		"a port in a shell's script": {runtime: vllm, pod: func(p *corev1.Pod) {
+			p.Spec.Containers[0].Command = []string{"sh", "-c", `helper --port 1 & exec vllm serve m --port "${PORT:-9002}"; cleanup --port=3`}
+			p.Spec.Containers[0].Args = nil
+		}, want: []string{"--engine-metrics-url=http://127.0.0.1:9002/metrics"}},
 		"vLLM's usual port": {runtime: vllm, pod: engineArgs("--port=$(UNKNOWN)"), want: []string{"--engine-metrics-url=http://127.0.0.1:8000/metrics"}},
 		"a declared metrics address": {runtime: vllm, backend: func(b *v1alpha1.CacheBackend) {
 			b.Spec.Observation.EngineMetrics = &v1alpha1.EngineMetricsSpec{Port: ptr(int32(9)), Path: "/m"}
@@ -237,6 +241,8 @@ func TestSidecarResources(t *testing.T) {
 		}
 		return r
 	}
+	list := corev1.ResourceList{"hugepages-2Mi": resource.MustParse("2Mi")}
+	hugePages := &corev1.ResourceRequirements{Requests: list, Limits: list}
 	for name, tc := range map[string]struct {
 		pod  func(*corev1.Pod)
 		own  *corev1.ResourceRequirements
@@ -246,6 +252,7 @@ func TestSidecarResources(t *testing.T) {
 		"declared":                        {nil, some("1", "2"), `{"limits":{"cpu":"2"},"requests":{"cpu":"1"}}`},
 		"guaranteed":                      {shapes["guaranteed"], nil, `{"limits":{"cpu":"100m","memory":"256Mi"},"requests":{"cpu":"100m","memory":"256Mi"}}`},
 		"declared for a guaranteed pod":   {shapes["guaranteed"], some("1", "2"), `{"limits":{"cpu":"2","memory":"256Mi"},"requests":{"cpu":"2","memory":"256Mi"}}`},
+		"huge pages alone":                {nil, hugePages, `{"limits":{"hugepages-2Mi":"2Mi"},"requests":{"cpu":"10m","hugepages-2Mi":"2Mi","memory":"64Mi"}}`},
 		"a pod with resources as a whole": {func(p *corev1.Pod) { p.Spec.Resources = some("1", "2") }, nil, `{}`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,9 @@
 package inject
 
 import (
+	"maps"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -25,7 +28,7 @@ func sidecarResources(spec *corev1.PodSpec, wanted *corev1.ResourceRequirements)
 		r.Limits = quantities("100m", "256Mi")
 	}
 	if !guaranteed {
-		return r
+		return withBasics(r)
 	}
 	limits := quantities("100m", "256Mi")
 	for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
@@ -34,6 +37,27 @@ func sidecarResources(spec *corev1.PodSpec, wanted *corev1.ResourceRequirements)
 		}
 	}
 	return corev1.ResourceRequirements{Requests: limits, Limits: limits.DeepCopy()}
+}
+
+// withBasics adds requests of cpu and memory where huge pages are asked for
+// alone: pods with those are refused.
+func withBasics(r corev1.ResourceRequirements) corev1.ResourceRequirements {
+	huge := false
+	for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
+		for name := range list {
+			if name == corev1.ResourceCPU || name == corev1.ResourceMemory {
+				return r
+			}
+			huge = huge || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		}
+	}
+	if huge {
+		if r.Requests == nil {
+			r.Requests = corev1.ResourceList{}
+		}
+		maps.Copy(r.Requests, quantities("10m", "64Mi"))
+	}
+	return r
 }
 
 func quantities(cpu, memory string) corev1.ResourceList {

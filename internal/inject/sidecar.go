@@ -30,6 +30,15 @@ const (
 	nonRoot        = 65532
 )
 
+// Arguments that every injected publisher has.
+const (
+	replicaArgument = "--replica-id=$(POD_NAME)"
+	tenantArgument  = "--tenant-id=$(POD_NAMESPACE)"
+	podArgument     = "--pod-uid=$(POD_UID)"
+	tokenArgument   = "--token-file=" + MountPath + "/token"
+	stayArgument    = "--no-exit"
+)
+
 // renderVersion changes with what is rendered, so that pods of an older
 // version show as stale.
 const renderVersion = 1
@@ -76,7 +85,7 @@ func sidecarArgs(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1.Ca
 		args = append(args, "--server="+server)
 	}
 	args = append(args,
-		"--replica-id=$(POD_NAME)", "--tenant-id=$(POD_NAMESPACE)", "--model-id="+commandline.Escape(observation.ModelID),
+		replicaArgument, tenantArgument, "--model-id="+commandline.Escape(observation.ModelID),
 		"--hash-scheme="+e.facts.HashScheme, "--engine-metrics-url="+metricsURL(e, observation.EngineMetrics),
 	)
 	if !adapter.WatchesOnly(backend) {
@@ -86,7 +95,7 @@ func sidecarArgs(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1.Ca
 	if ranks := ranksOf(e, observation.KVEvents); ranks > 0 {
 		args = append(args, fmt.Sprintf("--data-parallel-ranks=%d", ranks))
 	}
-	args = append(args, "--pod-uid=$(POD_UID)")
+	args = append(args, podArgument)
 	if observation.KVEvents != nil {
 		for _, name := range observation.KVEvents.LoRAAdapterNames {
 			args = append(args, "--lora-adapter-names="+commandline.Escape(listItem(fmt.Sprintf("%d=%s", name.ID, name.Name))))
@@ -97,7 +106,7 @@ func sidecarArgs(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1.Ca
 	if spec.HostNetwork {
 		listen = ""
 	}
-	return append(args, "--metrics-bind-address="+listen, "--no-exit")
+	return append(args, "--metrics-bind-address="+listen, stayArgument)
 }
 
 // args are the flags for everything about the sockets but the endpoint.
@@ -117,7 +126,7 @@ func (s sockets) args() []string {
 
 // credentials are the flags that a publisher is known to the servers by.
 func (o Options) credentials() []string {
-	args := []string{"--token-file=" + MountPath + "/token"}
+	args := []string{tokenArgument}
 	if o.PlainText {
 		return append(args, "--insecure-token-transport")
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -43,7 +44,21 @@ func Strip(pod *corev1.Pod) (stripped bool) {
 	return stripped
 }
 
-func annotate(pod *corev1.Pod, values map[string]string) {
+// maxAnnotations is what the API server admits of all annotations of an object,
+// in bytes.
+const maxAnnotations = 256 << 10
+
+// annotate adds those values that are not empty, or, if they do not fit, none.
+func annotate(pod *corev1.Pod, values map[string]string) (fits bool) {
+	size := 0
+	for _, all := range []map[string]string{pod.Annotations, values} {
+		for name, value := range all {
+			size += len(name) + len(value)
+		}
+	}
+	if size > maxAnnotations {
+		return false
+	}
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
@@ -52,20 +67,27 @@ func annotate(pod *corev1.Pod, values map[string]string) {
 			pod.Annotations[name] = value
 		}
 	}
+	return true
 }
 
+var errNoRoom = errors.New("the pod has so many annotations that none can be added")
+
 // stamp says by which backend a pod was wired.
-func stamp(pod *corev1.Pod, backend *v1alpha1.CacheBackend, hash string, warnings []string) {
-	annotate(pod, map[string]string{
+func stamp(pod *corev1.Pod, backend *v1alpha1.CacheBackend, hash string, warnings []string) error {
+	if !annotate(pod, map[string]string{
 		v1alpha1.AnnotationInjectedBy:         owner(backend),
 		v1alpha1.AnnotationInjectedByUID:      string(backend.UID),
 		v1alpha1.AnnotationInjectedGeneration: strconv.FormatInt(backend.Generation, 10),
 		v1alpha1.AnnotationInjectedConfigHash: hash,
 		v1alpha1.AnnotationInjectWarnings:     strings.Join(warnings, ","),
-	})
+	}) {
+		return errNoRoom
+	}
+	return nil
 }
 
-// explain says why a pod was not wired; backend may be nil.
+// explain says why a pod was not wired, if there is room for it; backend may be
+// nil.
 func explain(pod *corev1.Pod, backend *v1alpha1.CacheBackend, outcome Outcome) {
 	by := ""
 	if backend != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/inject"
+	"github.com/inferencecache/inference-cache/internal/kernelcheck"
 )
 
 func moreArgs(args ...string) func(*corev1.Pod) {
@@ -60,36 +61,39 @@ type tierCase struct {
 }
 
 var tierCases = map[string]tierCase{
-	"vLLM on its own":                 {vllm, podLocal, moreArgs(), "", ""},
-	"one rank, spelt out":             {vllm, podLocal, moreArgs("-pp", "1", "--data-parallel-size=1"), "", ""},
-	"parallelism by an override":      {vllm, overridden("--data-parallel-size", "2"), moreArgs(), inject.ReasonParallelism, "--data-parallel-size"},
-	"an override that fits":           {vllm, overridden("--max-model-len=9"), moreArgs(), "", ""},
-	"a page size by an override":      {sglang, overridden("--page-size=64"), engineArgs("--x"), "", ""},
-	"another one by an override":      {sglang, overridden("--page-size=96"), engineArgs("--x"), inject.ReasonPageSizeMismatch, "96"},
-	"pipeline parallelism":            {vllm, podLocal, moreArgs("-pp=2"), inject.ReasonParallelism, "--pipeline-parallel-size"},
-	"data parallelism":                {vllm, podLocal, moreArgs("--data_parallel_size", "2"), inject.ReasonParallelism, "--data-parallel-size"},
-	"a degree twice":                  {vllm, podLocal, moreArgs("-dp", "1", "--data-parallel-size=1"), inject.ReasonParallelism, "more than once"},
-	"a degree nobody can read":        {vllm, podLocal, moreArgs("-dp", "$(RANKS)"), inject.ReasonParallelism, "$(RANKS)"},
-	"a degree without a value":        {vllm, podLocal, moreArgs("-dp"), inject.ReasonParallelism, "LMCache needs 1"},
-	"a rank":                          {vllm, podLocal, moreArgs("--data-parallel-rank=0"), inject.ReasonParallelism, "--data-parallel-rank"},
-	"a start rank":                    {vllm, podLocal, moreArgs("--data-parallel-start-rank=0"), inject.ReasonParallelism, "start-rank"},
-	"local ranks":                     {vllm, podLocal, moreArgs("-dpl", "1"), inject.ReasonParallelism, "size-local"},
-	"an address of ranks":             {vllm, podLocal, moreArgs("--data-parallel-address=a"), inject.ReasonParallelism, "address"},
-	"a port of ranks":                 {vllm, podLocal, moreArgs("--data-parallel-rpc-port=1"), inject.ReasonParallelism, "rpc-port"},
-	"a transfer of its own":           {vllm, podLocal, ownTierFlags, "", ""},
-	"two transfers":                   {vllm, podLocal, moreArgs("--kv-transfer-config={}", "--kv_transfer_config", "{}"), inject.ReasonEngineArgsConflict, "2 times"},
-	"a transfer without a value":      {vllm, podLocal, moreArgs("--kv-transfer-config"), inject.ReasonEngineArgsConflict, "without a value"},
-	"a member of the transfer":        {vllm, podLocal, moreArgs("--kv-transfer-config.kv_role=kv_both"), inject.ReasonEngineArgsConflict, "flag of its own"},
-	"a switch with a value":           {vllm, podLocal, moreArgs("--disable-hybrid-kv-cache-manager=true"), inject.ReasonEngineArgsConflict, "takes none"},
-	"a switch before a word":          {vllm, podLocal, moreArgs("--disable-hybrid-kv-cache-manager", "false"), inject.ReasonEngineArgsConflict, "takes none"},
-	"a switch turned round":           {vllm, podLocal, moreArgs("--no-disable-hybrid-kv-cache-manager"), inject.ReasonEngineArgsConflict, "does not go with"},
-	"another hash seed":               {vllm, podLocal, variable(corev1.EnvVar{Name: "PYTHONHASHSEED", Value: "7"}), inject.ReasonEngineArgsConflict, "PYTHONHASHSEED"},
-	"the same hash seed":              {vllm, podLocal, variable(corev1.EnvVar{Name: "PYTHONHASHSEED", Value: "0"}), "", ""},
-	"a shell":                         {vllm, podLocal, shapes["shell-command"], inject.ReasonEngineArgsConflict, "shell"},
-	"a port that the server has":      {vllm, podLocal, moreArgs("--port=5555"), inject.ReasonEngineArgsConflict, "port 5555"},
-	"a declared port of the server":   {vllm, podLocal, port(corev1.ContainerPort{ContainerPort: 5555}), inject.ReasonReservedNameConflict, "port 5555"},
-	"a port with the server's name":   {vllm, podLocal, port(corev1.ContainerPort{Name: "lmcache-http", ContainerPort: 1}), inject.ReasonReservedNameConflict, "lmcache-http"},
-	"a container with our name":       {vllm, podLocal, sibling(corev1.Container{Name: adapter.ServerContainer}), inject.ReasonReservedNameConflict, adapter.ServerContainer},
+	"vLLM on its own":               {vllm, podLocal, moreArgs(), "", ""},
+	"one rank, spelt out":           {vllm, podLocal, moreArgs("-pp", "1", "--data-parallel-size=1"), "", ""},
+	"parallelism by an override":    {vllm, overridden("--data-parallel-size", "2"), moreArgs(), inject.ReasonParallelism, "--data-parallel-size"},
+	"an override that fits":         {vllm, overridden("--max-model-len=9"), moreArgs(), "", ""},
+	"a page size by an override":    {sglang, overridden("--page-size=64"), engineArgs("--x"), "", ""},
+	"another one by an override":    {sglang, overridden("--page-size=96"), engineArgs("--x"), inject.ReasonPageSizeMismatch, "96"},
+	"pipeline parallelism":          {vllm, podLocal, moreArgs("-pp=2"), inject.ReasonParallelism, "--pipeline-parallel-size"},
+	"data parallelism":              {vllm, podLocal, moreArgs("--data_parallel_size", "2"), inject.ReasonParallelism, "--data-parallel-size"},
+	"a degree twice":                {vllm, podLocal, moreArgs("-dp", "1", "--data-parallel-size=1"), inject.ReasonParallelism, "more than once"},
+	"a degree nobody can read":      {vllm, podLocal, moreArgs("-dp", "$(RANKS)"), inject.ReasonParallelism, "$(RANKS)"},
+	"a degree without a value":      {vllm, podLocal, moreArgs("-dp"), inject.ReasonParallelism, "LMCache needs 1"},
+	"a rank":                        {vllm, podLocal, moreArgs("--data-parallel-rank=0"), inject.ReasonParallelism, "--data-parallel-rank"},
+	"a start rank":                  {vllm, podLocal, moreArgs("--data-parallel-start-rank=0"), inject.ReasonParallelism, "start-rank"},
+	"local ranks":                   {vllm, podLocal, moreArgs("-dpl", "1"), inject.ReasonParallelism, "size-local"},
+	"an address of ranks":           {vllm, podLocal, moreArgs("--data-parallel-address=a"), inject.ReasonParallelism, "address"},
+	"a port of ranks":               {vllm, podLocal, moreArgs("--data-parallel-rpc-port=1"), inject.ReasonParallelism, "rpc-port"},
+	"a transfer of its own":         {vllm, podLocal, ownTierFlags, "", ""},
+	"two transfers":                 {vllm, podLocal, moreArgs("--kv-transfer-config={}", "--kv_transfer_config", "{}"), inject.ReasonEngineArgsConflict, "2 times"},
+	"a transfer without a value":    {vllm, podLocal, moreArgs("--kv-transfer-config"), inject.ReasonEngineArgsConflict, "without a value"},
+	"a member of the transfer":      {vllm, podLocal, moreArgs("--kv-transfer-config.kv_role=kv_both"), inject.ReasonEngineArgsConflict, "flag of its own"},
+	"a switch with a value":         {vllm, podLocal, moreArgs("--disable-hybrid-kv-cache-manager=true"), inject.ReasonEngineArgsConflict, "takes none"},
+	"a switch before a word":        {vllm, podLocal, moreArgs("--disable-hybrid-kv-cache-manager", "false"), inject.ReasonEngineArgsConflict, "takes none"},
+	"a switch turned round":         {vllm, podLocal, moreArgs("--no-disable-hybrid-kv-cache-manager"), inject.ReasonEngineArgsConflict, "does not go with"},
+	"another hash seed":             {vllm, podLocal, variable(corev1.EnvVar{Name: "PYTHONHASHSEED", Value: "7"}), inject.ReasonEngineArgsConflict, "PYTHONHASHSEED"},
+	"the same hash seed":            {vllm, podLocal, variable(corev1.EnvVar{Name: "PYTHONHASHSEED", Value: "0"}), "", ""},
+	"a shell":                       {vllm, podLocal, shapes["shell-command"], inject.ReasonEngineArgsConflict, "shell"},
+	"a port that the server has":    {vllm, podLocal, moreArgs("--port=5555"), inject.ReasonEngineArgsConflict, "port 5555"},
+	"a declared port of the server": {vllm, podLocal, port(corev1.ContainerPort{ContainerPort: 5555}), inject.ReasonReservedNameConflict, "port 5555"},
+	"a port with the server's name": {vllm, podLocal, port(corev1.ContainerPort{Name: "lmcache-http", ContainerPort: 1}), inject.ReasonReservedNameConflict, "lmcache-http"},
+	"a container with our name":     {vllm, podLocal, sibling(corev1.Container{Name: adapter.ServerContainer}), inject.ReasonReservedNameConflict, adapter.ServerContainer},
+	"a container named like the check": {vllm, podLocal, func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: kernelcheck.ContainerName, Image: "mine"}}
+	}, inject.ReasonReservedNameConflict, kernelcheck.ContainerName},
 	"a volume with our name":          {vllm, podLocal, func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: adapter.ShmVolume}} }, inject.ReasonReservedNameConflict, adapter.ShmVolume},
 	"shared memory of its own":        {vllm, podLocal, shm("21Gi", nil), "", ""},
 	"shared memory without a limit":   {vllm, podLocal, shm("", nil), "", ""},
@@ -144,6 +148,7 @@ func TestPodsThatTakeThePublishersPortAreSkipped(t *testing.T) {
 	}{
 		"the engine's HTTP":  {engineArgs("--port=9095"), true},
 		"a port of a helper": {sibling(corev1.Container{Name: "helper", Ports: []corev1.ContainerPort{{ContainerPort: 9095}}}), true},
+		"another protocol's": {sibling(corev1.Container{Name: "helper", Ports: []corev1.ContainerPort{{ContainerPort: 9095, Protocol: corev1.ProtocolUDP}}}), false},
 		"on the host's network, where the publisher serves nothing": {func(p *corev1.Pod) {
 			p.Spec.HostNetwork = true
 			engineArgs("--port=9095")(p)

@@ -18,6 +18,9 @@ import (
 // ContainerName is the name of the init container; no other may have it.
 const ContainerName = "lmcache-kernel-check"
 
+// strictVariable says "1" where a fault is to keep the engine from starting.
+const strictVariable = "KERNEL_CHECK_STRICT"
+
 // gpu is the resource that engines with NVIDIA accelerators ask for.
 const gpu corev1.ResourceName = "nvidia.com/gpu"
 
@@ -45,13 +48,18 @@ func Container(engine *corev1.Container, strict, guaranteed bool) corev1.Contain
 	if strict {
 		value = "1"
 	}
-	env := slices.DeleteFunc(from.Env, func(v corev1.EnvVar) bool { return v.Name == "KERNEL_CHECK_STRICT" || v.Name == "KERNEL_CHECK_LOG" })
+	env := slices.DeleteFunc(from.Env, func(v corev1.EnvVar) bool { return v.Name == strictVariable || v.Name == "KERNEL_CHECK_LOG" })
 	return corev1.Container{
 		Name: ContainerName, Image: from.Image, ImagePullPolicy: from.ImagePullPolicy, Command: []string{"python3", "-c", script},
-		WorkingDir: from.WorkingDir, EnvFrom: from.EnvFrom, Env: append(env, corev1.EnvVar{Name: "KERNEL_CHECK_STRICT", Value: value}),
+		WorkingDir: from.WorkingDir, EnvFrom: from.EnvFrom, Env: append(env, corev1.EnvVar{Name: strictVariable, Value: value}),
 		VolumeMounts: from.VolumeMounts, VolumeDevices: from.VolumeDevices, SecurityContext: from.SecurityContext,
 		Resources: resources(from, guaranteed),
 	}
+}
+
+// IsContainer recognises a Container.
+func IsContainer(c corev1.Container) bool {
+	return c.Name == ContainerName && slices.ContainsFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == strictVariable })
 }
 
 // resources take the engine's where the check's would change the quality of
