@@ -48,9 +48,11 @@ shows what they know in the status of CacheIndex, CacheTenant and CacheBackend.
 It says on each CacheBackend whether its engines are injected, heard of and
 found by a self-test, and resolves the pools of each PDTopology to engines.
 It answers the API server's admission webhooks: declared resources are checked,
-and engine pods get their publisher. Certificates for that it keeps by itself,
-as Secrets of --namespace. With --adapters=all it also runs what offloaded blocks
-are kept in: an LMCache server on each node that needs one, and managed Redis.
+and engine pods get their publisher. Their certificate, and that of the servers
+with --server-cert-mode=self, are in Secrets of --namespace, the only ones it
+reads. With --adapters=all it also runs, in the namespace of each CacheBackend
+that wants it, an LMCache server on each node with engines, and managed Redis,
+whose password is in a Secret there.
 Inside a pod it uses the pod's service account; elsewhere --kubeconfig.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runController(cmd.Context(), options) },
