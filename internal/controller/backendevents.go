@@ -21,6 +21,20 @@ import (
 // action is what the events of backends say the controller did.
 const action = "Reconcile"
 
+// Events that have a reason of their own; others have that of a condition.
+const (
+	eventBackendDegraded   = "BackendDegraded"
+	eventBackendRecovered  = "BackendRecovered"
+	eventProbeFailed       = "ProbeFailed"
+	eventProbeRecovered    = "ProbeRecovered"
+	eventInjectionDegraded = "InjectionDegraded"
+	eventInjectionHealed   = "InjectionRecovered"
+	eventReplicasSilent    = "ReplicasSilent"
+	eventSelectorUnmatched = "EngineSelectorUnmatched"
+	eventFailClosed        = "FailClosedEnabled"
+	eventFailOpen          = "FailOpenRestored"
+)
+
 // announcement is one event about a backend.
 type announcement struct{ kind, reason, note string }
 
@@ -55,10 +69,10 @@ func transitions(before, after *v1alpha1.CacheBackendStatus) (all []announcement
 		bad              metav1.ConditionStatus
 		worse, recovered string
 	}{
-		{v1alpha1.ConditionDegraded, metav1.ConditionTrue, "BackendDegraded", "BackendRecovered"},
-		{v1alpha1.ConditionFunctionalProbeOK, metav1.ConditionFalse, "ProbeFailed", "ProbeRecovered"},
-		{v1alpha1.ConditionInjectionHealthy, metav1.ConditionFalse, "InjectionDegraded", "InjectionRecovered"},
-		{v1alpha1.ConditionReplicasReporting, metav1.ConditionFalse, "ReplicasSilent", ""},
+		{v1alpha1.ConditionDegraded, metav1.ConditionTrue, eventBackendDegraded, eventBackendRecovered},
+		{v1alpha1.ConditionFunctionalProbeOK, metav1.ConditionFalse, eventProbeFailed, eventProbeRecovered},
+		{v1alpha1.ConditionInjectionHealthy, metav1.ConditionFalse, eventInjectionDegraded, eventInjectionHealed},
+		{v1alpha1.ConditionReplicasReporting, metav1.ConditionFalse, eventReplicasSilent, ""},
 	} {
 		old, now := was(c.kind), is(c.kind)
 		switch {
@@ -70,9 +84,9 @@ func transitions(before, after *v1alpha1.CacheBackendStatus) (all []announcement
 	}
 	switch healthy, wasOpen, isOpen := is(v1alpha1.ConditionInjectionHealthy), breakerOpen(before), breakerOpen(after); {
 	case isOpen && !wasOpen && was(healthy.Type).Status == metav1.ConditionFalse:
-		add(warning, "InjectionDegraded", healthy.Reason+": "+healthy.Message)
+		add(warning, eventInjectionDegraded, healthy.Reason+": "+healthy.Message)
 	case wasOpen && !isOpen && healthy.Status == metav1.ConditionFalse:
-		add(normal, "InjectionRecovered", "new pods get a publisher again")
+		add(normal, eventInjectionHealed, "new pods get a publisher again")
 	}
 	if now := is(v1alpha1.ConditionInjectionHealthy); now.Reason == reasonSidecarUnavailable && was(now.Type).Reason != now.Reason {
 		add(warning, reasonSidecarUnavailable, now.Message)
@@ -90,14 +104,14 @@ func transitions(before, after *v1alpha1.CacheBackendStatus) (all []announcement
 		add(warning, now.Reason, now.Message)
 	}
 	if before.EngineSelectorMessage == "" && after.EngineSelectorMessage != "" {
-		add(normal, "EngineSelectorUnmatched", after.EngineSelectorMessage)
+		add(normal, eventSelectorUnmatched, after.EngineSelectorMessage)
 	}
 	if after.FailOpen != nil {
 		switch open := before.FailOpen == nil || *before.FailOpen; {
 		case open && !*after.FailOpen:
-			add(warning, "FailClosedEnabled", "engines do not serve while their storage tier fails")
+			add(warning, eventFailClosed, "engines do not serve while their storage tier fails")
 		case !open && *after.FailOpen:
-			add(normal, "FailOpenRestored", "engines serve without the storage tier when it fails")
+			add(normal, eventFailOpen, "engines serve without the storage tier when it fails")
 		}
 	}
 	return all

@@ -53,7 +53,7 @@ func (r *BackendReconciler) repair(ctx context.Context, b *v1alpha1.CacheBackend
 			continue
 		}
 		r.options.Logger.Info("gave a publisher that did not start another image", "namespace", p.pod.Namespace, "pod", p.pod.Name, "reason", p.reason)
-		e := podEvent{corev1.EventTypeNormal, "SidecarRepaired", p.reason + ": the publisher's image is now " + f.image, f.image, referenceTo(b)}
+		e := podEvent{corev1.EventTypeNormal, eventRepaired, p.reason + ": the publisher's image is now " + f.image, f.image, referenceTo(b)}
 		if err := tellPod(ctx, r.options.Client, p.pod, e, now); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("write the event of pod %s: %w", p.pod.Name, err))
 		}

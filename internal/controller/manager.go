@@ -224,7 +224,7 @@ func (o Options) addLoops(mgr ctrl.Manager, discovery Discovery, metrics *Metric
 	backends := NewBackendReconciler(BackendOptions{
 		Storages: storages, NodeServers: nodes, Client: counted, Workloads: mgr.GetAPIReader(), ConfigHash: o.ConfigHash, SidecarImage: o.SidecarImage,
 		RepairSidecarImage: o.RepairSidecarImage, Unseen: o.Unseen, Prober: prober, Rows: rows,
-		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(eventSource), Metrics: metrics,
+		Adapters: o.Adapters, Namespace: o.Namespace, Events: mgr.GetEventRecorder(reporter), Metrics: metrics,
 		Logger: o.Logger, Now: o.Now,
 	})
 	pools := NewTopologyReconciler(TopologyOptions{Client: counted, Topologies: topologies, Rows: rows, Logger: o.Logger})

@@ -56,7 +56,7 @@ func (o Options) nodeServers(mgr ctrl.Manager, counted client.Client, metrics *M
 		return nil, nil, err
 	}
 	return NewNodeKeeper(NodeKeeperOptions{
-		Client: counted, Servers: servers, Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(eventSource), Metrics: metrics,
+		Client: counted, Servers: servers, Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(reporter), Metrics: metrics,
 		Logger: o.Logger, Now: o.Now,
 	}), []source.Source{serverChanges(servers)}, nil
 }

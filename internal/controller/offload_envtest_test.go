@@ -6,8 +6,10 @@ package controller_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -153,6 +155,26 @@ func complete(b *v1alpha1.CacheBackend) {
 	server.L1Capacity.Set(1 << 30)
 }
 
+// unanswered has the API server answer no call about a path.
+func unanswered(path string) func(*controller.Options) {
+	return func(o *controller.Options) {
+		o.Config = rest.CopyConfig(o.Config)
+		o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return failing{next, path} })
+	}
+}
+
+type failing struct {
+	next http.RoundTripper
+	path string
+}
+
+func (f failing) RoundTrip(request *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(request.URL.Path, f.path) {
+		return nil, errors.New("no answer")
+	}
+	return f.next.RoundTrip(request)
+}
+
 func TestEnvtestOffloadVerdicts(t *testing.T) {
 	f := &fleet{t: t, cluster: kubetest.Start(t, "../../deploy/crds")}
 	f.cluster.Namespace(t, "team-a", nil)
@@ -163,11 +185,15 @@ func TestEnvtestOffloadVerdicts(t *testing.T) {
 	foreign.Spec.Template.Labels = foreign.Spec.Selector.MatchLabels
 	foreign.Spec.Template.Spec.Containers = []corev1.Container{{Name: "x", Image: "x"}}
 	f.create(foreign)
-	startController(t, f.cluster, server, false, rights, offloads(t))
+	startController(t, f.cluster, server, false, rights, offloads(t), unanswered("/networkpolicies/storage-unasked-storage"))
 	all := func(edits ...func(*v1alpha1.CacheBackend)) []func(*v1alpha1.CacheBackend) {
 		return append([]func(*v1alpha1.CacheBackend){offload, withoutEvents}, edits...)
 	}
 	serves := func(p *corev1.Pod) *corev1.Pod { return served(p, true) }
+	checked := func(message string, exit int32) func(*corev1.Pod) *corev1.Pod {
+		return func(p *corev1.Pod) *corev1.Pod { return kernels(serves(p), message, exit) }
+	}
+	strictly := func(p *corev1.Pod) *corev1.Pod { return notReady(checked("FAIL: no symbol", 1)(p)) }
 	closed := all(managedRedis, failClosed)
 	asked := func(hits int64) *index.Stats { return &index.Stats{T2QueryTokens: 100, T2HitTokens: hits, HitRate: .5} }
 	cases := map[string]offloadCase{
@@ -185,6 +211,12 @@ func TestEnvtestOffloadVerdicts(t *testing.T) {
 		"storage-foreign":   {edits: closed, pod: serves, want: []string{"RemoteStorageReady=False/RemoteStorageUnavailable", "Ready=False/RemoteStorageUnavailable"}},
 		"storage-external":  {edits: all(externalRedis("redis:6379"), failClosed), pod: serves, want: []string{"RemoteStorageReady=True/RemoteStorageReady", "Ready=True/ExternalEndpointAccepted"}},
 		"storage-invalid":   {edits: all(externalRedis("redis"), failClosed), pod: serves, want: []string{"RemoteStorageReady=False/RemoteStorageUnavailable", "Ready=False/ExternalEndpointInvalid"}},
+		"storage-unasked":   {edits: closed, pod: serves, want: []string{"RemoteStorageReady=Unknown/RemoteStoragePending", "Ready=Unknown/RemoteStoragePending", "Progressing=False/RemoteStoragePending"}},
+		"kernels-load":      {edits: all(), pod: checked("OK", 0), want: []string{"EngineKernelsHealthy=True/KernelsHealthy", "Ready=True/ConnectorReady"}},
+		"kernels-fail":      {edits: all(), pod: checked("FAIL: no symbol", 0), want: []string{"EngineKernelsHealthy=False/KernelLoadFailed", "Ready=True/ConnectorReady"}},
+		"kernels-must-load": {edits: all(), pod: strictly, want: []string{"EngineKernelsHealthy=False/KernelLoadFailed", "Ready=False/EngineKernelDegraded", "Progressing=False/EngineKernelDegraded"}},
+		"kernels-unchecked": {edits: all(), pod: checked("ERROR: killed", 0), want: []string{"EngineKernelsHealthy=Unknown/KernelCheckError"}},
+		"kernels-unread":    {edits: all(), pod: checked("", 0), want: []string{"EngineKernelsHealthy=Unknown/KernelCheckPending"}},
 		"engine-crashes":    {edits: all(), pod: func(p *corev1.Pod) *corev1.Pod { return crashing(p, waitsToRestart, 4) }, want: []string{"EngineCompatibility=False/InjectedEngineCrashLooping"}},
 		"tier-2-useless":    {edits: all(), pod: serves, stats: asked(0), want: []string{"T2Degraded=True/T2ZeroHitRate"}},
 		"tier-2-of-use":     {edits: all(), pod: serves, stats: asked(20), want: []string{"T2Degraded=False/T2Serving"}},

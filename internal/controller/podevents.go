@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// eventSource is who reports events.
-	eventSource = "inference-cache-controller"
+	// reporter is who reports events.
+	reporter = "inference-cache-controller"
 	// newPodAge is the age up to which a pod is told of. Events live longer
 	// than that, an hour by default, so that one that was written by another
 	// leader is still there.
@@ -42,6 +42,7 @@ const (
 	eventInjected     = "InjectedByCacheBackend"
 	eventByOperator   = "SkippedByOperator"
 	eventInjectionOff = "InjectionSkipped"
+	eventRepaired     = "SidecarRepaired"
 )
 
 // podEvent is what is said on a pod.
@@ -60,7 +61,7 @@ func tellPod(ctx context.Context, c client.Client, pod *corev1.Pod, e podEvent, 
 	err := c.Create(ctx, &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: pod.Namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
 		EventTime:           metav1.NewMicroTime(now),
-		ReportingController: eventSource, ReportingInstance: eventSource,
+		ReportingController: reporter, ReportingInstance: reporter,
 		Action: action, Reason: e.reason, Type: e.kind, Note: clip(e.note, maxNoteBytes), Related: e.related,
 		Regarding: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,

@@ -247,6 +247,22 @@ func TestShadowedResourcesSayWhoWins(t *testing.T) {
 	}
 }
 
+// Objects may be older than the definition that would refuse them.
+func TestWhatNoDefinitionKeptOutIsNotAccepted(t *testing.T) {
+	floor := somePolicy("a", "p", 7)
+	floor.Spec.RoutingFloorScore = ptr("-1")
+	twice := v1alpha1.PromptTemplateSlot{Name: "s", Type: "Stable"}
+	template := &v1alpha1.PromptTemplate{ObjectMeta: object("a", "t"), Spec: v1alpha1.PromptTemplateSpec{Body: "{{s}}", Slots: []v1alpha1.PromptTemplateSlot{twice, twice}}}
+	p := startPusher(t, newCluster(t, floor, template), startServer(t, "1").named(t, "one"))
+	status := p.awaitPolicy(t, "a", "p", "True/Programmed") // with the default floor
+	if got := conditionOf(status.Conditions, "Accepted"); !strings.HasPrefix(got, "False/InvalidRoutingFloor: spec.routingFloorScore") {
+		t.Errorf("Accepted of the policy is %q", got)
+	}
+	eventually(t, "the template is judged", func() bool {
+		return strings.HasPrefix(conditionOf(get[v1alpha1.PromptTemplate](t, p.cluster, key("a", "t")).Status.Conditions, "Accepted"), "False/BadSlot")
+	})
+}
+
 func TestRestartedServerGetsItsPolicyAtOnce(t *testing.T) {
 	server := startServer(t, "1")
 	p := startPusher(t, newCluster(t, somePolicy("a", "p", 7)), server.named(t, "one"))

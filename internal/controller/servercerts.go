@@ -48,7 +48,7 @@ func (o Options) addServerCerts(mgr ctrl.Manager, live client.Client, metrics *M
 		copies := NewServerCA(ServerCAOptions{
 			Client: mgr.GetClient(), Live: live, Namespace: o.Namespace, Secret: ServerSecret, ConfigMap: o.ServerCerts.ConfigMap,
 			Trust:  o.ServerCerts.Trust,
-			Events: mgr.GetEventRecorder(eventSource), Metrics: metrics, Logger: o.Logger,
+			Events: mgr.GetEventRecorder(reporter), Metrics: metrics, Logger: o.Logger,
 		})
 		publish = copies.Publish
 		if err := errors.Join(copies.register(mgr), mgr.Add(copies)); err != nil {

@@ -328,6 +328,11 @@ func TestBackendStorageErrors(t *testing.T) {
 				t.Errorf("error %v, want %v", err, tc.retry)
 			}
 			b.want("RemoteStorageReady="+tc.want, "ConnectorReady=True")
+			b.change(failClosed)
+			if _, err := b.reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: key("a", "cb")}); !errors.Is(err, tc.retry) {
+				t.Errorf("error %v, want %v", err, tc.retry)
+			}
+			b.want("Ready=" + tc.want)
 		})
 	}
 	t.Run("deletions do not succeed", func(t *testing.T) {

@@ -7,6 +7,7 @@ package controller_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,6 +44,16 @@ func TestEnvtestVerdicts(t *testing.T) {
 	policy := func(name string) client.Object {
 		return &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}}
 	}
+	unbounded := &v1alpha1.CacheTenant{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "free"}, Spec: v1alpha1.CacheTenantSpec{TenantID: "free"}}
+	backend := func(name string) *v1alpha1.CacheBackend {
+		b := &v1alpha1.CacheBackend{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name}}
+		b.Spec.Runtime, b.Spec.Type = v1alpha1.RuntimeVLLM, v1alpha1.BackendMemory
+		b.Spec.EngineSelector = &v1alpha1.EngineSelector{MatchLabels: map[string]string{v1alpha1.LabelCacheDomain: name}}
+		return b
+	}
+	waived, unheard := backend("waived"), backend("unheard")
+	withoutEvents(waived)
+	unheard.Spec.Observation = &v1alpha1.BackendObservation{FirstEventTimeout: &metav1.Duration{Duration: time.Second}}
 	unknown := pool("p", "prefill")
 	unknown.AcceleratorType = "h100"
 	few := pool("p", "prefill")
@@ -65,6 +76,9 @@ func TestEnvtestVerdicts(t *testing.T) {
 		"another policy":                 {policy("b"), []string{"Accepted=False/Shadowed", "Programmed=False/NotEffective"}},
 		"the first tenant":               {tenant("team-a", "t", ptr(int64(5))), []string{"Ready=True/Observed", "QuotaExceeded=False/WithinBudget", "Programmed=True/Programmed"}},
 		"another tenant of that id":      {tenant("team-b", "t", ptr(int64(1))), []string{"Ready=False/DuplicateTenantID", "QuotaExceeded=False/NotEffective", "Programmed=False/NotEffective"}},
+		"a tenant without a quota":       {unbounded, []string{"Ready=True/Observed", "QuotaExceeded=False/NoQuota", "Programmed=True/NoQuota"}},
+		"a backend that needs no events": {waived, []string{"Ready=True/EventsOnlyActive", "Progressing=False/Synced"}},
+		"a backend nobody hears of":      {unheard, []string{"Ready=False/NoKVEventsObserved", "Degraded=True/NoKVEventsObserved", "Progressing=False/NoKVEventsObserved"}},
 	}
 	for _, tc := range cases {
 		f.create(tc.object)
@@ -88,6 +102,8 @@ func TestEnvtestVerdicts(t *testing.T) {
 
 func conditionsOf(o client.Object) []metav1.Condition {
 	switch o := o.(type) {
+	case *v1alpha1.CacheBackend:
+		return o.Status.Conditions
 	case *v1alpha1.PromptTemplate:
 		return o.Status.Conditions
 	case *v1alpha1.PDTopology:

@@ -13,12 +13,12 @@ var provenOfStorage = []provenReason{
 	{"CacheBackend Ready", "False/ReplicasUnavailable", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Ready", "True/ExternalEndpointAccepted", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Ready", "False/ExternalEndpointInvalid", inController + "EnvtestOffloadVerdicts"},
-	{"CacheBackend Ready", "False/ExternalEndpointMissing", inController + "BackendExternalStorage"},
+	{"CacheBackend Ready", "False/ExternalEndpointMissing", inController + "EnvtestBackendOlderThanTheRules"},
 	{"CacheBackend Ready", "False/NoEnginePods", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Ready", "Unknown/ConnectorInjectionUnverified", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Ready", "False/MPServersNotReady", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Ready", "False/RemoteStorageUnavailable", inController + "EnvtestOffloadVerdicts"},
-	{"CacheBackend Ready", "Unknown/RemoteStoragePending", inController + "BackendStorageErrors"},
+	{"CacheBackend Ready", "Unknown/RemoteStoragePending", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Ready", "False/NodeLocalServerPoolPending", inController + "BackendConnector"},
 	{"CacheBackend Progressing", "True/RolloutInProgress", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend Degraded", "True/ReplicasUnavailable", inController + "EnvtestOffloadVerdicts"},
@@ -35,6 +35,3 @@ var provenOfStorage = []provenReason{
 	{"CacheBackend T2Degraded", "True/T2ZeroHitRate", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend T2Degraded", "False/T2Serving", inController + "EnvtestOffloadVerdicts"},
 }
-
-// unproven are left to the code that is being written around them.
-var unproven = map[string]bool{"ServerCAConflict": true}

@@ -18,21 +18,21 @@ import (
 // reasonSources are the packages whose constants are the reasons below.
 var reasonSources = []string{"internal/controller", "internal/inject", "internal/propagate", "internal/adapter", "internal/nodelocal", "internal/kernelcheck"}
 
-// reasonName matches constants that become reasons of conditions or codes.
-var reasonName = regexp.MustCompile(`^(reason|Reason|code|Warn)[A-Z]`)
+// reasonName matches constants that become reasons of conditions or events, or
+// codes.
+var reasonName = regexp.MustCompile(`^(reason|Reason|event|code|Warn)[A-Z]`)
 
 // provenReason is one thing the controller or the webhooks say, the test that
 // causes it, and the page that explains it.
 type provenReason struct {
-	about string // kind and condition, or what becomes of a pod
-	value string // status/reason, or the code
+	about string // kind and condition, kind and event, or what becomes of a pod
+	value string // status/reason, type and reason of an event, or the code
 	test  string // package directory and function
 }
 
 const (
 	inController = "internal/controller Test"
 	inInject     = "internal/inject Test"
-	inPropagate  = "internal/propagate Test"
 )
 
 // proven lists every reason of the conditions and every reason code.
@@ -73,7 +73,7 @@ var proven = []provenReason{
 
 	{"CachePolicy Accepted", "True/Accepted", inController + "PushReachesEveryServer"},
 	{"CachePolicy Accepted", "False/Shadowed", inController + "ShadowedResourcesSayWhoWins"},
-	{"CachePolicy Accepted", "InvalidRoutingFloor", inPropagate + "RoutingFloorThatIsNone"},
+	{"CachePolicy Accepted", "False/InvalidRoutingFloor", inController + "WhatNoDefinitionKeptOutIsNotAccepted"},
 	{"CachePolicy Programmed", "True/Programmed", inController + "PushReachesEveryServer"},
 	{"CachePolicy Programmed", "False/PushFailed", inController + "ProgrammedReasons"},
 	{"CachePolicy Programmed", "False/Rejected", inController + "ProgrammedReasons"},
@@ -94,7 +94,7 @@ var proven = []provenReason{
 	{"PromptTemplate Accepted", "False/BadPlaceholder", inController + "EnvtestVerdicts"},
 	{"PromptTemplate Accepted", "False/UndeclaredSlot", inController + "EnvtestVerdicts"},
 	{"PromptTemplate Accepted", "False/BodyTooLarge", inController + "EnvtestVerdicts"},
-	{"PromptTemplate Accepted", "BadSlot", inPropagate + "TemplateVerdict"},
+	{"PromptTemplate Accepted", "False/BadSlot", inController + "WhatNoDefinitionKeptOutIsNotAccepted"},
 	{"PromptTemplate StablePrefix", "True/StablePrefix", inController + "EnvtestVerdicts"},
 	{"PromptTemplate StablePrefix", "False/MutableBeforeStable", inController + "EnvtestVerdicts"},
 	{"PromptTemplate Programmed", "False/NotEffective", inController + "EnvtestVerdicts"},
@@ -123,11 +123,11 @@ var proven = []provenReason{
 	{"skipped pod", "page-size-missing", inInject + "TierPreconditions"},
 	{"skipped pod", "page-size-mismatch", inInject + "TierPreconditions"},
 	{"skipped pod", "shm-conflict", inInject + "TierPreconditions"},
-	{"CacheBackend Ready", "False/EngineKernelDegraded", inController + "BackendKernels"},
-	{"CacheBackend EngineKernelsHealthy", "True/KernelsHealthy", inController + "BackendKernels"},
-	{"CacheBackend EngineKernelsHealthy", "False/KernelLoadFailed", inController + "BackendKernels"},
-	{"CacheBackend EngineKernelsHealthy", "Unknown/KernelCheckError", inController + "BackendKernels"},
-	{"CacheBackend EngineKernelsHealthy", "Unknown/KernelCheckPending", inController + "BackendKernels"},
+	{"CacheBackend Ready", "False/EngineKernelDegraded", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend EngineKernelsHealthy", "True/KernelsHealthy", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend EngineKernelsHealthy", "False/KernelLoadFailed", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend EngineKernelsHealthy", "Unknown/KernelCheckError", inController + "EnvtestOffloadVerdicts"},
+	{"CacheBackend EngineKernelsHealthy", "Unknown/KernelCheckPending", inController + "EnvtestOffloadVerdicts"},
 	{"CacheBackend ConnectorReady", "False/NodeLocalServerPoolPending", inController + "NodeServersFollowTheEngines"},
 	{"CacheBackend ConnectorReady", "False/EngineSchedulingPending", inController + "NodeServersFollowTheEngines"},
 	{"CacheBackend ConnectorReady", "False/NodeLocalNameConflict", inController + "NodeServersNameWhatIsInTheirWay"},
@@ -239,11 +239,8 @@ func TestEveryReasonIsCausedAndExplained(t *testing.T) {
 		}
 		pages += string(text)
 	}
-	for _, p := range slices.Concat(proven, provenOfStorage) {
-		_, reason, withStatus := strings.Cut(p.value, "/")
-		if !withStatus {
-			reason = p.value
-		}
+	for _, p := range slices.Concat(proven, provenOfStorage, provenEvents) {
+		reason := p.value[strings.LastIndexAny(p.value, "/ ")+1:]
 		seen[reason] = true
 		if names[reason] == nil {
 			t.Errorf("%s: no constant is %q", p.about, reason)
@@ -264,12 +261,15 @@ func TestEveryReasonIsCausedAndExplained(t *testing.T) {
 		for _, name := range names[reason] {
 			found = found || regexp.MustCompile(`\b`+name+`\b`).MatchString(body)
 		}
+		if kind, condition, _ := strings.Cut(p.about, " "); kind == "CacheBackend" && condition != "event" {
+			found = found && regexp.MustCompile(`\b`+condition+`\b`).MatchString(body)
+		}
 		if !found {
 			t.Errorf("%s: %s in %s does not ask for %s", p.about, test, dir, p.value)
 		}
 	}
 	for reason, constants := range names {
-		if !seen[reason] && !unproven[reason] {
+		if !seen[reason] {
 			t.Errorf("%s is said by nobody that a test knows: add a line to proven in test/house/reasons_test.go", constants[0])
 		}
 	}
