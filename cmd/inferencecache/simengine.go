@@ -33,6 +33,7 @@ type simEngineOptions struct {
 	runtime        string
 	events         string
 	eventsConfig   string
+	transferConfig string
 	role           string
 	printAddresses bool
 	exitWithStdin  bool
@@ -70,6 +71,8 @@ func (o *simEngineOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&config.Events.Topic, "topic", "", "topic of the events")
 	flags.StringVar(&o.eventsConfig, "kv-events-config", "",
 		"the event sockets as engines take them, in JSON; replaces --events, --events-connect, --replay and --topic")
+	flags.StringVar(&o.transferConfig, "kv-transfer-config", "", "what engines are told of a KV connector, in JSON; the offload itself is not simulated")
+	flags.Bool("disable-hybrid-kv-cache-manager", false, "taken as by engines; without effect")
 	flags.IntVar(&config.Events.BufferSteps, "buffer-steps", 10000, "batches kept for replay")
 	flags.BoolVar(&config.Events.TopicInReplay, "replay-topic", false, "replay with topics, as vLLM 0.25 and later do")
 	flags.StringVar(&config.EventShape, "event-shape", "",
@@ -111,6 +114,24 @@ func (o *simEngineOptions) engineConfig() engine.Config {
 	return config
 }
 
+// checkTransferConfig refuses what an engine could not start with.
+func (o *simEngineOptions) checkTransferConfig() error {
+	if o.transferConfig == "" {
+		return nil
+	}
+	var transfer struct {
+		Connector string `json:"kv_connector"`
+		Role      string `json:"kv_role"`
+	}
+	if err := json.Unmarshal([]byte(o.transferConfig), &transfer); err != nil {
+		return usagef("--kv-transfer-config: %v", err)
+	}
+	if transfer.Connector == "" || transfer.Role == "" {
+		return usagef("--kv-transfer-config: expected kv_connector and kv_role")
+	}
+	return nil
+}
+
 // defaultReplay follows the event socket, so that engines of one machine need
 // no more than HTTP addresses and event sockets of their own.
 func (o *simEngineOptions) defaultReplay() string {
@@ -143,6 +164,9 @@ func (c *cli) runSimEngine(ctx context.Context, options *simEngineOptions) error
 		return err
 	}
 	if err := options.applyEventsConfig(); err != nil {
+		return err
+	}
+	if err := options.checkTransferConfig(); err != nil {
 		return err
 	}
 	config := options.engineConfig()

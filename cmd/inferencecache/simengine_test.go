@@ -142,6 +142,8 @@ func TestSimEngineUsage(t *testing.T) {
 		"no JSON":                {"--kv-events-config", "on"},
 		"an unknown publisher":   {"--kv-events-config", `{"publisher":"kafka"}`},
 		"an unknown setting":     {"--kv-events-config", `{"port":1}`},
+		"a transfer of no JSON":  {"--kv-transfer-config", "on"},
+		"a nameless transfer":    {"--kv-transfer-config", `{"kv_role":"kv_both"}`},
 	}
 	for name, arguments := range cases {
 		t.Run(name, func(t *testing.T) {

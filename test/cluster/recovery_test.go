@@ -164,6 +164,14 @@ func TestWhatIsKilledRecovers(t *testing.T) {
 			}
 			return err
 		})
+		// Another takes its name, and starts with an empty cache.
+		e.apply(enginePod("sim-1", "sim"))
+		e.waitFor("pod/sim-1", "Ready")
+		if answer, err := e.lookup("client", e.asked(mine)...); err != nil || isMatch(answer, "sim-1") == nil {
+			t.Errorf("what the pod before it held: %v, %v", answer, err)
+		}
+		e.prompt("sim-1", mine)
+		e.matched(mine, "sim-1")
 	})
 }
 

@@ -31,6 +31,7 @@ var packages = map[string]string{
 	"containerd": "containerd", "ctr": "containerd", "runc": "runc",
 	"iptables": "iptables", "iptables-save": "iptables", "iptables-restore": "iptables",
 	"conntrack": "conntrack", "socat": "socat", "ip": "iproute2", "mount": "mount",
+	"redis-check-rdb": "redis-tools", // for tests: it is the server as well
 }
 
 // host is what the machine itself provides.
@@ -51,7 +52,7 @@ func (h *host) missing() []string {
 		lacking["containernetworking-plugins"] = true
 	}
 	var names []string
-	for _, name := range []string{"containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "socat", "iproute2", "mount"} {
+	for _, name := range []string{"containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "socat", "iproute2", "mount", "redis-tools"} {
 		if lacking[name] {
 			names = append(names, name)
 		}

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"strings"
 
 	"github.com/inferencecache/inference-cache/internal/imagetar"
 )
@@ -25,11 +27,37 @@ const toolPath = "/app"
 // Import brings the images of an archive to the node, as
 // "ctr images import" does. Pods that run keep what they have.
 func (n *Node) Import(ctx context.Context, archive string) error {
-	command := exec.CommandContext(ctx, n.host.programs["ctr"], "-a", n.folder().path("containerd.sock"), "-n", "k8s.io", "images", "import", archive)
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("import %s: %w: %s", archive, err, output)
+	_, err := n.ctr(ctx, "images", "import", archive)
+	return err
+}
+
+// Pin gives an imported image the name that it has by its digest, and returns
+// that.
+func (n *Node) Pin(ctx context.Context, image string) (string, error) {
+	listing, err := n.ctr(ctx, "images", "list", "name=="+image)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	digest := imageDigest.FindString(listing)
+	repository, _, tagged := strings.Cut(image, ":")
+	if digest == "" || !tagged {
+		return "", fmt.Errorf("image %s is not on the node", image)
+	}
+	pinned := repository + "@" + digest
+	_, err = n.ctr(ctx, "images", "tag", "--force", image, pinned)
+	return pinned, err
+}
+
+var imageDigest = regexp.MustCompile(`\bsha256:[0-9a-f]{64}\b`)
+
+// ctr runs containerd's client.
+func (n *Node) ctr(ctx context.Context, args ...string) (string, error) {
+	command := exec.CommandContext(ctx, n.host.programs["ctr"], append([]string{"-a", n.folder().path("containerd.sock"), "-n", "k8s.io"}, args...)...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
+	}
+	return string(output), nil
 }
 
 // importOwn imports the images that the cluster itself runs, and the tool's.
@@ -71,8 +99,8 @@ func (n *Node) importImage(ctx context.Context, image imagetar.Image) error {
 	return n.Import(ctx, file.Name())
 }
 
-// buildTool builds the tool from this module, in whose tree this process runs.
-func buildTool(ctx context.Context) ([]byte, error) {
+// BuildTool builds the tool from this module, in whose tree this process runs.
+func BuildTool(ctx context.Context) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "tool-")
 	if err != nil {
 		return nil, err

@@ -121,7 +121,7 @@ func Start(ctx context.Context, options Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	tool, err := buildTool(ctx)
+	tool, err := BuildTool(ctx)
 	if err != nil {
 		return nil, err
 	}

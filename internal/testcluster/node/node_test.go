@@ -136,7 +136,7 @@ func TestConfigurationsAreComplete(t *testing.T) {
 func TestMachinesThatLackSomethingSayWhat(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	h := &host{programs: map[string]string{"containerd": "/x", "ctr": "/x", "runc": "/x", "ip": "/x", "mount": "/x", "conntrack": "/x"}}
-	if got := strings.Join(h.missing(), " "); got != "containernetworking-plugins iptables socat" {
+	if got := strings.Join(h.missing(), " "); got != "containernetworking-plugins iptables socat redis-tools" {
 		t.Errorf("missing %q", got)
 	}
 }

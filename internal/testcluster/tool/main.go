@@ -25,6 +25,7 @@ const usage = `tool is run in pods by tests.
   tool resolve NAME           print the addresses of a name, one a line
   tool cat FILE...            print files
   tool ls FOLDER              print the names in a folder
+  tool server [FLAGS]         stand in for LMCache's server, with its flags
   tool lookup [FLAGS]         ask a server where a prompt should go; see tool lookup -h
   tool lookups [FLAGS]        do so until a signal, one line of JSON for each; see tool lookups -h
 `
@@ -57,6 +58,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return cat(rest, out)
 	case "ls":
 		return only(rest, func(folder string) error { return list(folder, out) })
+	case "server":
+		return standIn(ctx, rest)
 	case "lookup":
 		return lookup(ctx, rest, out)
 	case "lookups":
