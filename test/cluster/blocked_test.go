@@ -58,6 +58,10 @@ func TestPublisherWithoutImageHoldsBackTheFirstPodsOnly(t *testing.T) {
 	message := e.condition("cachebackend/held", "InjectionHealthy", "False", "BreakerOpen")
 	t.Logf("the breaker opened after %s: %s", time.Since(started).Round(time.Second), message)
 	e.eventOn("cachebackend", "held", "SidecarUnavailable")
+	e.event("held", "InjectionDegraded")
+	if got := e.kubectl("get", "cachebackend", "held", "-o", "jsonpath={.status.injection.breaker.open} {.status.injection.breaker.image}"); got != "true ic.test/absent:none" {
+		t.Errorf("the status says of the breaker %q", got)
+	}
 
 	e.apply(enginePod("second", "held"))
 	e.waitFor("pod/second", "Ready")
