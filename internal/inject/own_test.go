@@ -84,11 +84,28 @@ func TestPortsOfEvents(t *testing.T) {
 	at := func(port, replay, ranks int32) func(*v1alpha1.CacheBackend) {
 		return events(func(e *v1alpha1.KVEventsSpec) { e.Port, e.ReplayPort, e.DataParallelRanks = &port, &replay, &ranks })
 	}
+	nixl := func(variables ...corev1.EnvVar) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			moreArgs(`--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}`)(p)
+			p.Spec.Containers[0].Env = variables
+		}
+	}
+	const nixlHost, nixlPort = "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"
+	address := corev1.EnvVar{Name: nixlHost, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}
+	everywhere := events(func(e *v1alpha1.KVEventsSpec) { e.Transport = v1alpha1.TransportWildcard })
+	unwanted := events(func(e *v1alpha1.KVEventsSpec) { e.Inject = false })
 	for name, tc := range map[string]struct {
 		backend func(*v1alpha1.CacheBackend)
 		pod     func(*corev1.Pod)
 		message string // "" is injected
 	}{
+		"of a replay on that of NIXL":    {at(5557, 5600, 1), nixl(), "VLLM_NIXL_SIDE_CHANNEL_HOST"},
+		"of a rank on that of NIXL":      {at(5599, 0, 2), nixl(corev1.EnvVar{Name: nixlHost, Value: "127.0.0.1"}), "port 5600"},
+		"of NIXL on the pod's address":   {at(5557, 5600, 1), nixl(address), ""},
+		"beside another one of NIXL":     {at(5557, 5600, 1), nixl(corev1.EnvVar{Name: nixlPort, Value: "5700"}), ""},
+		"on one given to NIXL":           {at(5557, 5600, 1), nixl(corev1.EnvVar{Name: nixlPort, Value: "5557"}), "port 5557"},
+		"on all addresses, as on NIXL's": {everywhere, nixl(address), "port 5600"},
+		"without a flag, as on NIXL's":   {unwanted, nixl(), ""},
 		"apart from the engine's":        {at(5557, 5600, 1), shapes["one-container"], ""},
 		"on the publisher's":             {at(9095, 0, 1), shapes["one-container"], "port 9095"},
 		"on the node, where it has none": {at(9095, 0, 1), shapes["host-network"], ""},

@@ -5,6 +5,8 @@ package inject
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,5 +45,46 @@ func eventPortTaken(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1
 	case among(e.httpPort()):
 		return skip(ReasonReservedNameConflict, fmt.Sprintf("port %d is one of the events' and the engine listens there", e.httpPort()))
 	}
+	kvEvents := observationOf(backend).KVEvents
+	if kvEvents == nil || !kvEvents.Inject || e.Count(kvEventsFlag) > 0 {
+		return Outcome{} // the engine's sockets are not our doing
+	}
+	first := e.nixlPort(s.bind)
+	for port := first; first != 0 && port < first+ranks; port++ {
+		if among(port) {
+			return skip(ReasonReservedNameConflict, fmt.Sprintf("port %d is one of the events' and the engine's for NIXL: give events others, or %s the pod's address", port, nixlHost))
+		}
+	}
 	return Outcome{}
+}
+
+// Where an engine with NIXL waits for its peers: from here on one port a rank,
+// and by default on the loopback.
+const (
+	nixlHost        = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+	nixlVariable    = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+	defaultNIXLPort = 5600
+)
+
+// nixlPort is the port of rank 0, 0 for none that is in the way of events on
+// the loopback, or on all addresses.
+func (e engine) nixlPort(loopback bool) int32 {
+	transfers := func(value string) bool { return strings.Contains(value, "NixlConnector") }
+	if !slices.ContainsFunc(e.Values("--kv-transfer-config"), transfers) {
+		return 0
+	}
+	host, port := "localhost", int32(defaultNIXLPort)
+	for _, v := range e.container.Env {
+		switch v.Name {
+		case nixlHost:
+			host = v.Value // of a field: none
+		case nixlVariable:
+			number, _ := strconv.ParseUint(v.Value, 10, 16)
+			port = int32(number)
+		}
+	}
+	if loopback && host != "localhost" && host != "127.0.0.1" && host != "0.0.0.0" {
+		return 0
+	}
+	return port
 }
