@@ -11,7 +11,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
@@ -191,7 +193,9 @@ func TestEnvtestInjection(t *testing.T) {
 			t.Errorf("reason %q once it is closed", got)
 		}
 	})
+	t.Run("a wired pod takes the changes that any pod takes", func(t *testing.T) { changesPass(t, cluster, create(t, newPod(vllm, shapes["guaranteed"]))) })
 	t.Run("stamps do not change later", func(t *testing.T) { stampsStay(t, cluster, create(t, newPod(vllm))) })
+	t.Run("a backend meets a LimitRange", func(t *testing.T) { limitsAreMet(t, cluster, backend) })
 }
 
 func stampsStay(t *testing.T, cluster *kubetest.Cluster, pod *corev1.Pod) {
@@ -221,4 +225,59 @@ func stampsStay(t *testing.T, cluster *kubetest.Cluster, pod *corev1.Pod) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
+}
+
+func changesPass(t *testing.T, cluster *kubetest.Cluster, pod *corev1.Pod) {
+	const security = `{"runAsNonRoot":true,"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]},"seccompProfile":{"type":"RuntimeDefault"}}`
+	for name, tc := range map[string]struct{ subresource, patch string }{
+		"labels":                 {"", `{"metadata":{"labels":{"app":"x"}}}`},
+		"the domain":             {"", `{"metadata":{"labels":{"inferencecache.io/cache-domain":null}}}`},
+		"annotations":            {"", `{"metadata":{"annotations":{"mine":"new","inferencecache.io/skip-inject":"true"}}}`},
+		"the engine's image":     {"", `{"spec":{"containers":[{"name":"vllm","image":"engine:2"}]}}`},
+		"the publisher's image":  {"", `{"spec":{"initContainers":[{"name":"kvevent-subscriber","image":"ic.test/publisher:2"}]}}`},
+		"a deadline":             {"", `{"spec":{"activeDeadlineSeconds":60}}`},
+		"a container to debug":   {"ephemeralcontainers", `{"spec":{"ephemeralContainers":[{"name":"debug","image":"tools:1","targetContainerName":"vllm","securityContext":` + security + `}]}}`},
+		"the engine's resources": {"resize", `{"spec":{"containers":[{"name":"vllm","resources":{"requests":{"cpu":"9"},"limits":{"cpu":"9"}}}]}}`},
+		"conditions":             {"status", `{"status":{"conditions":[{"type":"x.test/ready","status":"True"}]}}`},
+	} {
+		changed, patch := pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(tc.patch))
+		var err error
+		if tc.subresource == "" {
+			err = cluster.Client.Patch(t.Context(), changed, patch)
+		} else {
+			err = cluster.Client.SubResource(tc.subresource).Patch(t.Context(), changed, patch)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	got := &corev1.Pod{}
+	must(t, cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), got))
+	if len(got.Spec.EphemeralContainers) != 1 || got.Annotations[v1alpha1.AnnotationInjectedByUID] != pod.Annotations[v1alpha1.AnnotationInjectedByUID] {
+		t.Errorf("%d containers to debug, annotations %v", len(got.Spec.EphemeralContainers), got.Annotations)
+	}
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
+	must(t, cluster.Client.SubResource("binding").Create(t.Context(), got, binding))
+}
+
+// limitsAreMet has a namespace want more of each container than publishers ask
+// for by default.
+func limitsAreMet(t *testing.T, cluster *kubetest.Cluster, backend *v1alpha1.CacheBackend) {
+	quantities := func(cpu string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("128Mi")}
+	}
+	create := func() error {
+		pod := restricted(newPod(vllm))
+		pod.Spec.Containers[0].Resources.Requests = quantities("1")
+		return cluster.Client.Create(t.Context(), pod, client.DryRunAll)
+	}
+	must(t, cluster.Client.Create(t.Context(), &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "limits"},
+		Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Min: quantities("50m")}}},
+	}))
+	kubetest.Eventually(t, "the LimitRange is in force", func() error { return kubetest.Refused(create(), "minimum cpu usage") })
+	must(t, cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(backend), backend))
+	backend.Spec.Observation.Resources = &corev1.ResourceRequirements{Requests: quantities("50m")}
+	must(t, cluster.Client.Update(t.Context(), backend))
+	must(t, create())
 }

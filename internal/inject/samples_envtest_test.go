@@ -30,14 +30,18 @@ import (
 
 const (
 	samplesDir = "../../deploy/samples"
-	skipMark   = "# verify-samples: skip"
+	// chartsDir has what the charts and guides of engines make.
+	chartsDir = "testdata/charts"
+	skipMark  = "# verify-samples: skip"
+	// annotationFinding says of a workload what injection finds in its pods.
+	annotationFinding = "test.inferencecache.io/finding"
 )
 
 // samples are the objects of each file.
 func samples(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	all := map[string][]*unstructured.Unstructured{}
-	err := filepath.WalkDir(samplesDir, func(path string, entry fs.DirEntry, err error) error {
+	read := func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
 			return err
 		}
@@ -53,8 +57,9 @@ func samples(t *testing.T) map[string][]*unstructured.Unstructured {
 			all[path] = append(all[path], object)
 		}
 		return nil
-	})
-	must(t, err)
+	}
+	must(t, filepath.WalkDir(samplesDir, read))
+	must(t, filepath.WalkDir(chartsDir, read))
 	return all
 }
 
@@ -76,7 +81,7 @@ func podOf(t *testing.T, object *unstructured.Unstructured) *corev1.Pod {
 // TestEnvtestSamples applies every sample as a user would, with all webhooks
 // on, and creates the pods of its workloads.
 func TestEnvtestSamples(t *testing.T) {
-	cluster := kubetest.Start(t, "../../deploy/crds")
+	cluster := kubetest.Start(t, "../../deploy/crds", "--allow-privileged")
 	handlers, err := webhook.Handlers(cluster.Scheme, webhook.Options{Reader: cluster.Client, Registry: adapter.All()})
 	must(t, err)
 	pods := options()
@@ -147,7 +152,7 @@ func removeAll(t *testing.T, cluster *kubetest.Cluster, objects []*unstructured.
 			continue // nothing ends them here
 		}
 		kubetest.Eventually(t, "object removed", func() error {
-			err := cluster.Client.Delete(t.Context(), object)
+			err := cluster.Client.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground))
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
@@ -156,17 +161,22 @@ func removeAll(t *testing.T, cluster *kubetest.Cluster, objects []*unstructured.
 	}
 }
 
-// checkPod creates a pod of a workload and wants it wired without a finding.
+// checkPod creates a pod of a workload and wants it wired without a finding, or
+// with the one that the workload names.
 func checkPod(t *testing.T, cluster *kubetest.Cluster, workload *unstructured.Unstructured, pod *corev1.Pod) {
 	t.Helper()
 	if err := cluster.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {
 		t.Errorf("a pod of %s: %v", workload.GetName(), err)
 		return
 	}
-	if !injected(pod) {
-		t.Errorf("a pod of %s is not injected: %v", workload.GetName(), pod.Annotations)
+	finding := pod.Annotations[v1alpha1.AnnotationInjectSkipped]
+	switch {
+	case injected(pod):
+		finding = pod.Annotations[v1alpha1.AnnotationInjectWarnings]
+	case finding == "":
+		finding = inject.ReasonNoBackend
 	}
-	if warnings := pod.Annotations[v1alpha1.AnnotationInjectWarnings]; warnings != "" {
-		t.Errorf("a pod of %s has findings: %s", workload.GetName(), warnings)
+	if want := workload.GetAnnotations()[annotationFinding]; finding != want {
+		t.Errorf("a pod of %s has the finding %q, want %q: %v", workload.GetName(), finding, want, pod.Annotations)
 	}
 }
