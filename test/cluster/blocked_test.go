@@ -30,9 +30,22 @@ func (e *env) changeRelease(flags ...string) {
 		if _, err := e.node.Helm(ctx, upgrade()...); err != nil {
 			e.t.Error(err)
 		}
+		e.awaitTermination()
 	})
 	if _, err := e.node.Helm(e.t.Context(), upgrade(flags...)...); err != nil {
 		e.t.Fatal(err)
+	}
+	e.awaitTermination()
+}
+
+// awaitTermination waits for pods of the release that end: until then they may
+// wire pods in the way of before.
+func (e *env) awaitTermination() {
+	e.t.Helper()
+	text := e.afterwards("-n", installed, "get", "pods", "-o",
+		`go-template={{range .items}}{{if .metadata.deletionTimestamp}}pod/{{.metadata.name}} {{end}}{{end}}`)
+	if pods := strings.Fields(text); len(pods) > 0 {
+		e.afterwards(append([]string{"-n", installed, "wait", "--for=delete", "--timeout=60s"}, pods...)...)
 	}
 }
 
