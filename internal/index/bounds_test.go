@@ -111,6 +111,38 @@ func TestResyncIsDueOnceThereIsRoom(t *testing.T) {
 	}
 }
 
+func TestResyncIsDueOnceTheQuotaHasRoom(t *testing.T) {
+	quota := func(keys int64) map[string]index.TenantRules {
+		return map[string]index.TenantRules{scope.Tenant: {Limited: true, MaxKeys: keys}}
+	}
+	for name, makeRoom := range map[string]func(x *index.Index){
+		"the quota is raised":       func(x *index.Index) { x.SetRules(index.TenantRules{}, quota(20)) },
+		"the quota is taken away":   func(x *index.Index) { x.SetRules(index.TenantRules{}, nil) },
+		"another replica goes away": func(x *index.Index) { x.ClearReplica(scope.Tenant, scope.Model, "q") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := index.New(index.Config{})
+			x.SetRules(index.TenantRules{}, quota(10))
+			x.SessionUp(scope, "p", minute)
+			x.Apply(store("p", minute, spread(0, 10)...))
+			x.Apply(store("q", minute+2_000, spread(2, 5)...))
+			for range 2 {
+				if got := x.ResyncDue(); got != nil {
+					t.Fatalf("ResyncDue() = %v at the quota", got)
+				}
+			}
+			makeRoom(x)
+			want := []index.SessionRef{{Scope: scope, Replica: "p"}}
+			if diff := cmp.Diff(want, x.ResyncDue()); diff != "" {
+				t.Errorf("below the quota (-want +got):\n%s", diff)
+			}
+			if got := x.ResyncDue(); got != nil {
+				t.Errorf("ResyncDue() = %v a second time", got)
+			}
+		})
+	}
+}
+
 func TestQuotaTakesTheOldestKeys(t *testing.T) {
 	x := index.New(index.Config{})
 	x.SetRules(index.TenantRules{}, map[string]index.TenantRules{scope.Tenant: {Limited: true, MaxKeys: 4}})

@@ -228,7 +228,7 @@ func (e *evictionCount) load() Evictions {
 }
 
 // ResyncDue returns, once, the live sessions that lost memberships to a bound,
-// when the index is below nine tenths of its bounds.
+// when the index and their tenant are below nine tenths of theirs.
 func (x *Index) ResyncDue() (due []SessionRef) {
 	limit, bytes := x.cfg.MaxMemberships, x.cfg.MaxMemoryBytes
 	if !x.truncated.Load() ||
@@ -239,13 +239,24 @@ func (x *Index) ResyncDue() (due []SessionRef) {
 	x.truncated.Store(false)
 	for _, s := range x.allScopes() {
 		s.write.Lock()
+		room := s.quotaHasRoom()
 		for _, m := range s.members {
-			if m.truncated && m.up {
+			switch {
+			case !m.truncated || !m.up:
+				m.truncated = false
+			case room:
+				m.truncated = false
 				due = append(due, SessionRef{Scope: s.id, Replica: m.name})
+			default:
+				x.truncated.Store(true)
 			}
-			m.truncated = false
 		}
 		s.write.Unlock()
 	}
 	return due
+}
+
+func (s *scope) quotaHasRoom() bool {
+	rules := s.x.rulesOf(s.id.Tenant)
+	return !rules.Limited || s.home.tenant.keys.Load() < rules.MaxKeys-rules.MaxKeys/10
 }
