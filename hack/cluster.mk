@@ -19,5 +19,5 @@ cluster-down: ## Stop the cluster and remove its traces (root)
 
 # RUN=Regexp chooses tests.
 .PHONY: e2e-cluster
-e2e-cluster: cluster-node-bin ## Test the installed project in a real cluster (root; builds for 20 minutes once)
-	$(GO) test -tags cluster -count 1 -p 1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./internal/testcluster/node ./test/cluster
+e2e-cluster: cluster-node-bin ## Test the installed project in a real cluster and print times (root; builds for 20 minutes once)
+	$(GO) test -v -tags cluster -count 1 -p 1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./internal/testcluster/node ./test/cluster
