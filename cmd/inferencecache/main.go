@@ -29,6 +29,7 @@ func main() {
 
 // run executes one command line and returns its exit code.
 func (c *cli) run(ctx context.Context, args []string) int {
+	c.args = args
 	root := c.newRootCommand()
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)

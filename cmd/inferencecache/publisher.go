@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -28,6 +29,8 @@ type publisherOptions struct {
 	adapters   []string
 	statsEvery time.Duration
 	ceiling    float64
+	// unread is why the flags could not all be read.
+	unread error
 }
 
 func (c *cli) newPublisherCommand() *cobra.Command {
@@ -43,7 +46,22 @@ or a server that is not there. HTTP serves /livez, /readyz, /status and /metrics
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runPublisher(cmd.Context(), options) },
 	}
 	options.addFlags(cmd.Flags())
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		options.readOn(cmd.Flags(), c.args)
+		if !options.sidecar.KeepRunning {
+			return &usageError{err}
+		}
+		options.unread = err
+		return c.runPublisher(cmd.Context(), options)
+	})
 	return cmd
+}
+
+// readOn sets the flags behind those that cannot be read.
+func (o *publisherOptions) readOn(flags *pflag.FlagSet, args []string) {
+	for i := range args {
+		_ = flags.Parse(args[i:]) // up to the next one
+	}
 }
 
 func (o *publisherOptions) addFlags(flags *pflag.FlagSet) {
@@ -66,7 +84,7 @@ func (o *publisherOptions) addFlags(flags *pflag.FlagSet) {
 	addCredentialFlags(flags, &o.sidecar.Credentials)
 
 	flags.StringVar(&o.sidecar.HTTPAddress, "metrics-bind-address", ":9095", "address of health, status and metrics; empty is none")
-	flags.BoolVar(&o.sidecar.KeepRunning, "no-exit", false, "stay alive, unready, where options are wrong")
+	flags.BoolVar(&o.sidecar.KeepRunning, "no-exit", false, "stay alive, unready, where options are wrong or unknown")
 	o.addLoadFlags(flags)
 	o.addEventFlags(flags)
 }
@@ -137,7 +155,7 @@ func (c *cli) runPublisher(ctx context.Context, o *publisherOptions) error {
 	}
 	fault := o.complete()
 	options := o.sidecar
-	options.Fault = fault
+	options.Fault = cmp.Or(o.unread, fault)
 	options.Logger = logger
 	options.Version = version.Get().Version
 	options.Registry = prometheus.NewRegistry()

@@ -18,6 +18,8 @@ type cli struct {
 	name           string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	// args are the words of the command line, without the program.
+	args []string
 
 	logFormat, logLevel string
 }

@@ -33,8 +33,9 @@ type Options struct {
 	HTTPAddress string
 	// Credentials are shown to servers and check them. Default none.
 	Credentials credential.Options
-	// KeepRunning keeps Run alive, unready, where options are wrong. Files that
-	// are missing are looked for again at every ResolveInterval. Default false.
+	// KeepRunning keeps Run alive, unready, where options are wrong, and without
+	// HTTP where its address is in use. Files that are missing are looked for
+	// again at every ResolveInterval. Default false.
 	KeepRunning bool
 	// Fault is one the caller found; New treats it as its own. Default none.
 	Fault error

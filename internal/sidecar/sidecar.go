@@ -43,7 +43,8 @@ func (s *Sidecar) state() (*publisher.Publisher, error) {
 }
 
 // New checks the options and binds the HTTP address. The error is ErrOptions
-// for options that cannot work.
+// for options that cannot work. With KeepRunning there is none: what it cannot
+// have it goes without.
 func New(options Options) (*Sidecar, error) {
 	s := &Sidecar{options: options.withDefaults()}
 	s.options.Registry.MustRegister(version.Collector("publisher"))
@@ -55,7 +56,12 @@ func New(options Options) (*Sidecar, error) {
 	}
 	if s.options.HTTPAddress != "" {
 		var err error
-		if s.listener, err = net.Listen("tcp", s.options.HTTPAddress); err != nil {
+		s.listener, err = net.Listen("tcp", s.options.HTTPAddress)
+		switch {
+		case err == nil:
+		case options.KeepRunning:
+			s.options.Logger.Error("running without health, status and metrics", "error", err)
+		default:
 			return nil, fmt.Errorf("serve HTTP: %w", err)
 		}
 	}

@@ -373,3 +373,37 @@ func TestHTTPAddressInUse(t *testing.T) {
 		t.Errorf("got %v, want a failure to listen", err)
 	}
 }
+
+func TestPublishesWithoutHTTPWhereItsAddressIsInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	opened := make(chan struct{}, 1)
+	server := startServer(t, "127.0.0.1:0", grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		select {
+		case opened <- struct{}{}:
+		default:
+		}
+		return next(srv, stream)
+	}))
+	s, err := New(Options{Publisher: config(t), Servers: []string{server}, HTTPAddress: l.Addr().String(), KeepRunning: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	select {
+	case <-opened:
+	case err := <-ended:
+		t.Fatalf("it ended with %v", err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not publish")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
