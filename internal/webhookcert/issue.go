@@ -143,3 +143,7 @@ func parseKey(text []byte) (crypto.Signer, error) {
 func spent(cert *x509.Certificate, now time.Time) bool {
 	return !now.Before(cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3))
 }
+
+// early says whether a certificate is not valid yet: a clock was far ahead when
+// it was issued.
+func early(cert *x509.Certificate, now time.Time) bool { return now.Before(cert.NotBefore) }

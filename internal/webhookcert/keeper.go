@@ -161,9 +161,9 @@ func (k *Keeper) Check(ctx context.Context) error {
 	switch {
 	case k.leafServes(secret, signer, now):
 		return unpublished
-	case unpublished != nil && k.leafValid(secret, certs, now.Add(urgent)):
+	case unpublished != nil && k.leafValid(secret, certs, now, now.Add(urgent)):
 		return unpublished
-	case unpublished == nil && now.Before(k.settled) && k.leafValid(secret, certs, now.Add(k.options.Settle)):
+	case unpublished == nil && now.Before(k.settled) && k.leafValid(secret, certs, now, now.Add(k.options.Settle)):
 		return errUnsettled
 	}
 	cert, key, err := newLeaf(signer, k.options.Hosts, now)
@@ -187,9 +187,9 @@ func (k *Keeper) publish(ctx context.Context, authorities []byte, now time.Time)
 
 // leafValid says whether the certificate in use can serve until a time: it is
 // by an authority that counts.
-func (k *Keeper) leafValid(secret *corev1.Secret, certs []*x509.Certificate, until time.Time) bool {
+func (k *Keeper) leafValid(secret *corev1.Secret, certs []*x509.Certificate, now, until time.Time) bool {
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	if err != nil || !until.Before(pair.Leaf.NotAfter) || !slices.Equal(pair.Leaf.DNSNames, k.options.Hosts) {
+	if err != nil || early(pair.Leaf, now) || !until.Before(pair.Leaf.NotAfter) || !slices.Equal(pair.Leaf.DNSNames, k.options.Hosts) {
 		return false
 	}
 	return slices.ContainsFunc(certs, func(c *x509.Certificate) bool { return pair.Leaf.CheckSignatureFrom(c) == nil })
@@ -236,7 +236,7 @@ func authorities(secret, keys *corev1.Secret, now time.Time) (certs []*x509.Cert
 	first := certs[0]
 	certs = slices.DeleteFunc(certs, func(c *x509.Certificate) bool { return !c.IsCA || now.After(c.NotAfter) })
 	key, err := parseKey(keys.Data[KeyAuthorityKey])
-	if err != nil || len(certs) == 0 || certs[0] != first {
+	if err != nil || len(certs) == 0 || certs[0] != first || early(first, now) {
 		return certs, nil, false
 	}
 	if public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool }); !ok || !public.Equal(first.PublicKey) {
@@ -284,7 +284,7 @@ func (k *Keeper) addAuthority(ctx context.Context, secret, keys *corev1.Secret, 
 // right names, and not spent.
 func (k *Keeper) leafServes(secret *corev1.Secret, signer *authority, now time.Time) bool {
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	if err != nil || spent(pair.Leaf, now) || pair.Leaf.CheckSignatureFrom(signer.cert) != nil {
+	if err != nil || early(pair.Leaf, now) || spent(pair.Leaf, now) || pair.Leaf.CheckSignatureFrom(signer.cert) != nil {
 		return false
 	}
 	return slices.Equal(pair.Leaf.DNSNames, k.options.Hosts) && bytes.Equal(pair.Leaf.RawIssuer, signer.cert.RawSubject)

@@ -91,6 +91,35 @@ func TestExpiringCertificateIsReplacedWithoutPublication(t *testing.T) {
 	w.trusted(t)
 }
 
+// A leader whose clock is ahead issues what nobody else takes yet.
+func TestCertificateOfTheFutureIsReplacedAtOnce(t *testing.T) {
+	for name, ahead := range map[string]func(*world){
+		"with its authority": func(*world) {},
+		"of an authority that is valid": func(w *world) {
+			must(t, w.keeper.Check(t.Context()))
+			secret := w.secret(t)
+			secret.Data[corev1.TLSCertKey] = []byte("nothing")
+			must(t, w.Update(t.Context(), secret))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := settling(t)
+			ahead(w)
+			right := w.now
+			w.now = right.Add(2 * day)
+			must(t, w.keeper.Check(t.Context()))
+			w.now = right
+			must(t, w.keeper.Check(t.Context()))
+			w.trusted(t)
+			settled := w.secret(t)
+			must(t, w.keeper.Check(t.Context()))
+			if w.secret(t).ResourceVersion != settled.ResourceVersion {
+				t.Error("it is replaced again")
+			}
+		})
+	}
+}
+
 func TestAuthorityKeyInASecretOfItsOwn(t *testing.T) {
 	apart := func(o *webhookcert.Options) { o.KeyName = "key" }
 	keys := func(t *testing.T, w *world) *corev1.Secret {
