@@ -111,6 +111,13 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	for _, action := range []string{"created", "refused", "duplicate", "ended", "outdated", "replace", "idle"} {
 		m.nodeServers.WithLabelValues(action)
 	}
+	for _, kind := range storageKinds() {
+		for _, operation := range []string{"apply", "delete"} {
+			for _, result := range []string{callOK, callError} {
+				m.storage.WithLabelValues(kind.Kind, operation, result)
+			}
+		}
+	}
 	for _, kind := range []string{"CacheBackend", "CacheIndex", "CachePolicy", "CacheTenant", "PDTopology", "PromptTemplate"} {
 		for _, result := range []string{"ok", "conflict", "error"} {
 			m.writes.WithLabelValues(kind, result)

@@ -56,6 +56,15 @@ func TestPushMetrics(t *testing.T) {
 	}
 }
 
+func TestStorageWritesAreCountedFromTheStart(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	controller.NewMetrics(registry)
+	const kinds, operations, results = 3, 2, 2
+	if got := testutil.CollectAndCount(registry, "inferencecache_controller_storage_writes_total"); got != kinds*operations*results {
+		t.Errorf("%d series", got)
+	}
+}
+
 func TestPollMetrics(t *testing.T) {
 	server := startServer(t, "1")
 	tokens := func(hits, asked int) {

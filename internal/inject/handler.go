@@ -66,6 +66,11 @@ func NewHandler(o HandlerOptions) *Handler {
 		Name: "inferencecache_injection_total",
 		Help: "Engine pods by what admission did with them; the reason is empty for pods that were wired without a warning.",
 	}, []string{"result", "reason"})}
+	for result, reasons := range outcomes() {
+		for _, reason := range reasons {
+			h.total.WithLabelValues(string(result), reason)
+		}
+	}
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(h.total)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -110,16 +109,76 @@ func (h harness) ask(t *testing.T, pod *corev1.Pod) (*admissionv1.AdmissionRespo
 	return answer(t, handler, object)
 }
 
-// counted holds the metric against one series.
+// counted wants one pod with this outcome, and no other.
 func (h harness) counted(t *testing.T, result, reason string) {
 	t.Helper()
-	want := `
-# HELP inferencecache_injection_total Engine pods by what admission did with them; the reason is empty for pods that were wired without a warning.
-# TYPE inferencecache_injection_total counter
-inferencecache_injection_total{reason="` + reason + `",result="` + result + `"} 1
-`
-	if err := testutil.GatherAndCompare(h.registry, strings.NewReader(want), "inferencecache_injection_total"); err != nil {
-		t.Error(err)
+	outcomes := h.outcomes(t)
+	for outcome, pods := range outcomes {
+		if want := outcome == [2]string{result, reason}; want && pods != 1 || !want && pods != 0 {
+			t.Errorf("%v pods are counted as %v, want one as %s, %q", pods, outcome, result, reason)
+		}
+	}
+	if _, ok := outcomes[[2]string{result, reason}]; !ok {
+		t.Errorf("no pod is counted as %s, %q", result, reason)
+	}
+}
+
+// outcomes are the pods counted by result and reason.
+func (h harness) outcomes(t *testing.T) map[[2]string]float64 {
+	t.Helper()
+	families, err := h.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := map[[2]string]float64{}
+	for _, family := range families {
+		if family.GetName() != "inferencecache_injection_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			var outcome [2]string
+			for _, label := range metric.GetLabel() {
+				outcome[map[string]int{"result": 0, "reason": 1}[label.GetName()]] = label.GetValue()
+			}
+			counted[outcome] = metric.GetCounter().GetValue()
+		}
+	}
+	return counted
+}
+
+// Without a series at 0 the first pod of a reason is no increase.
+func TestEveryOutcomeIsCountedFromTheStart(t *testing.T) {
+	counted := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil)}).outcomes(t)
+	for outcome, pods := range counted {
+		if pods != 0 {
+			t.Errorf("%v starts at %v", outcome, pods)
+		}
+	}
+	want := [][2]string{
+		{"injected", ""}, {"denied", inject.ReasonAmbiguous}, {"passed", inject.ReasonNoBackend},
+		{"failed", inject.ReasonBackendLookupFailed}, {"failed", inject.ReasonInternalError}, {"failed", inject.ReasonWebhookNotCalled},
+	}
+	for _, reason := range []string{
+		inject.ReasonOptOut, inject.ReasonSubscriberImageUnset, inject.ReasonModelIDUnset, inject.ReasonSidecarPresent, inject.ReasonAdapterUnsupported,
+		inject.ReasonBindingUnsupported, inject.ReasonEndpointUnresolved, inject.ReasonEngineContainerNotFound, inject.ReasonEngineArgsConflict,
+		inject.ReasonParallelism, inject.ReasonPageSizeMissing, inject.ReasonPageSizeMismatch, inject.ReasonReservedNameConflict, inject.ReasonShmConflict,
+		inject.ReasonOSUnsupported, inject.ReasonPodSecurity, inject.ReasonBreakerOpen, inject.ReasonPredatesBackend, inject.ReasonNamespaceExcluded,
+	} {
+		want = append(want, [2]string{"skipped", reason})
+	}
+	for _, warning := range []string{
+		inject.WarnKVEventsConfigMissing, inject.WarnKVEventsDisabled, inject.WarnKVEventsConfigUnreadable, inject.WarnEngineCommandOpaque,
+		inject.WarnPrefixCachingOff, inject.WarnPageSizeOne, inject.WarnHostNetwork,
+	} {
+		want = append(want, [2]string{"injected", warning})
+	}
+	for _, outcome := range want {
+		if _, ok := counted[outcome]; !ok {
+			t.Errorf("no series for %v", outcome)
+		}
+	}
+	if len(counted) != len(want) {
+		t.Errorf("%d series, want %d", len(counted), len(want))
 	}
 }
 
@@ -294,11 +353,7 @@ func TestPodsNeverAskedAboutAreCounted(t *testing.T) {
 		inject.ReasonPredatesBackend: "skipped", inject.ReasonNamespaceExcluded: "skipped", inject.ReasonWebhookNotCalled: "failed",
 	} {
 		h.CountUnseen(reason)
-		want := "# HELP inferencecache_injection_total Engine pods by what admission did with them; the reason is empty for pods that were wired without a warning.\n" +
-			"# TYPE inferencecache_injection_total counter\ninferencecache_injection_total{reason=\"" + reason + "\",result=\"" + result + "\"} 1\n"
-		if err := testutil.GatherAndCompare(h.registry, strings.NewReader(want), "inferencecache_injection_total"); err != nil {
-			t.Error(err)
-		}
+		h.counted(t, result, reason)
 		h = newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil)})
 	}
 }

@@ -72,3 +72,23 @@ type Outcome struct {
 func skip(reason, message string) Outcome {
 	return Outcome{Result: Skipped, Reason: reason, Message: message}
 }
+
+// outcomes are all that may become of a pod, by result: the reason of one that
+// is not wired, the first warning of one that is.
+func outcomes() map[Result][]string {
+	return map[Result][]string{
+		Injected: {
+			"", WarnKVEventsConfigMissing, WarnKVEventsDisabled, WarnKVEventsConfigUnreadable, WarnEngineCommandOpaque,
+			WarnPrefixCachingOff, WarnPageSizeOne, WarnHostNetwork,
+		},
+		Skipped: {
+			ReasonOptOut, ReasonSubscriberImageUnset, ReasonModelIDUnset, ReasonSidecarPresent, ReasonAdapterUnsupported,
+			ReasonBindingUnsupported, ReasonEndpointUnresolved, ReasonEngineContainerNotFound, ReasonEngineArgsConflict,
+			ReasonParallelism, ReasonPageSizeMissing, ReasonPageSizeMismatch, ReasonReservedNameConflict, ReasonShmConflict,
+			ReasonOSUnsupported, ReasonPodSecurity, ReasonBreakerOpen, ReasonPredatesBackend, ReasonNamespaceExcluded,
+		},
+		Failed: {ReasonBackendLookupFailed, ReasonInternalError, ReasonWebhookNotCalled},
+		Denied: {ReasonAmbiguous},
+		Passed: {ReasonNoBackend},
+	}
+}
