@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -309,6 +310,36 @@ func TestTemplateStatus(t *testing.T) {
 	}
 	if got := conditionOf(status("bad").Conditions, "Accepted"); !strings.HasPrefix(got, "False/UndeclaredSlot") {
 		t.Errorf("Accepted is %q", got)
+	}
+}
+
+// What is declared since, and what is refused since, is not what servers have.
+func TestTopologyStatusIsAboutWhatIsPushed(t *testing.T) {
+	topology := func(name string, generation int64, accepted metav1.ConditionStatus) *v1alpha1.PDTopology {
+		o := &v1alpha1.PDTopology{ObjectMeta: object("a", name)}
+		o.Generation = generation
+		o.Status.Conditions = []metav1.Condition{{Type: "Accepted", Status: accepted, Reason: "Test", ObservedGeneration: generation}}
+		return o
+	}
+	cluster, discovery := newCluster(t,
+		topology("changed", 2, metav1.ConditionTrue), topology("refused", 1, metav1.ConditionFalse), topology("settled", 1, metav1.ConditionTrue),
+	), new(servers)
+	discovery.set(startServer(t, "1").named(t, "one"))
+	pusher := controller.NewPusher(controller.PusherOptions{Client: cluster, Discovery: discovery, Interval: time.Hour, Topologies: func() (all []propagate.Topology) {
+		for _, name := range []string{"changed", "refused", "settled"} { // in the order in which statuses are written
+			all = append(all, propagate.Topology{Name: key("a", name), Generation: 1})
+		}
+		return all
+	}})
+	run(t, pusher.Start)
+	programmed := func(name string) string {
+		return conditionOf(get[v1alpha1.PDTopology](t, cluster, key("a", name)).Status.Conditions, "Programmed")
+	}
+	eventually(t, "what is settled is programmed", func() bool { return strings.HasPrefix(programmed("settled"), "True/Programmed") })
+	for _, name := range []string{"changed", "refused"} {
+		if got := programmed(name); got != "" {
+			t.Errorf("Programmed of the topology that was %s is %q", name, got)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
@@ -134,6 +135,9 @@ func (p *Pusher) writeTopologyStatus(ctx context.Context, t *tally, topology pro
 	}
 	var object v1alpha1.PDTopology
 	return updateStatus(ctx, p.options.Client, topology.Name, &object, func() bool {
+		if object.Generation != topology.Generation || meta.IsStatusConditionFalse(object.Status.Conditions, v1alpha1.ConditionAccepted) {
+			return false // a newer round follows
+		}
 		return setCondition(&object.Status.Conditions, object.Generation, now, programming.condition)
 	})
 }

@@ -184,7 +184,7 @@ func (r *TopologyReconciler) resolve(ctx context.Context, t *v1alpha1.PDTopology
 	res := &resolution{
 		accepted: condition{v1alpha1.ConditionAccepted, reasonAccepted, "", metav1.ConditionTrue},
 		topology: propagate.Topology{
-			Name: client.ObjectKeyFromObject(t), Model: t.Spec.Model, Transport: t.Spec.Transport,
+			Name: client.ObjectKeyFromObject(t), Generation: t.Generation, Model: t.Spec.Model, Transport: t.Spec.Transport,
 		},
 	}
 	ids, err := r.ids(ctx, t.Namespace)

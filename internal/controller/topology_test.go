@@ -185,7 +185,7 @@ func TestTopologyReplicaIDs(t *testing.T) {
 			objects := []client.Object{someTopology(tc.edit)}
 			objects = append(append(objects, base...), tc.objects...)
 			_, all := topologyPass(t, newCluster(t, objects...), tc.rows)
-			tc.want.Name, tc.want.Model, tc.want.Transport = key("a", "t"), "m", "NIXL"
+			tc.want.Name, tc.want.Generation, tc.want.Model, tc.want.Transport = key("a", "t"), 1, "m", "NIXL"
 			if diff := cmp.Diff([]propagate.Topology{tc.want}, all); diff != "" {
 				t.Error(diff)
 			}
@@ -244,13 +244,24 @@ func TestTopologiesWaitForQuiet(t *testing.T) {
 		if changes != 1 {
 			t.Errorf("%d changes told though nothing changed", changes)
 		}
+		again := get[v1alpha1.PDTopology](t, cluster, key("a", "t"))
+		again.Generation, again.Spec.PrefillPools[0].Replicas = 2, ptr(int32(2))
+		if err := cluster.Update(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		pass()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if all := topologies.All(); changes != 2 || all[0].Generation != 2 {
+			t.Errorf("%d changes told after one that moves no pod, topologies %v", changes, all)
+		}
 		if err := cluster.Delete(t.Context(), someTopology()); err != nil {
 			t.Fatal(err)
 		}
 		pass()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if changes != 2 || len(topologies.All()) != 0 {
+		if changes != 3 || len(topologies.All()) != 0 {
 			t.Errorf("%d changes told after the end, topologies %v", changes, topologies.All())
 		}
 	})

@@ -44,6 +44,7 @@ type TemplateVerdict struct {
 // Topology is a PDTopology with its pools resolved to replica ids.
 type Topology struct {
 	Name            types.NamespacedName
+	Generation      int64
 	Model           string
 	Prefill, Decode []string
 	Transport       string
