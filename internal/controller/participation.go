@@ -222,7 +222,7 @@ func (p *Poller) expected(ctx context.Context, backend *v1alpha1.CacheBackend, r
 		pod, _, _ := strings.Cut(row.ReplicaID, "#")
 		reported[pod]++
 	}
-	declared, n := int32(declaredRanks(backend)), int32(0)
+	declared, n := declaredRanks(backend), int32(0)
 	if backend.Spec.Observation != nil {
 		for _, external := range backend.Spec.Observation.ExternalReplicas {
 			if strings.Contains(external.ReplicaID, "#") {
@@ -244,19 +244,10 @@ func (p *Poller) expected(ctx context.Context, backend *v1alpha1.CacheBackend, r
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; live(pod) {
-			n += firstAbove0(publisherRanks(pod), declared, engineRanks(pod), reported[pod.Name], 1)
+			n += firstAbove0(knownRanks(pod, backend), reported[pod.Name], 1)
 		}
 	}
 	return n, nil
-}
-
-func firstAbove0(all ...int32) int32 {
-	for _, n := range all {
-		if n > 0 {
-			return n
-		}
-	}
-	return 0
 }
 
 // participationChange compares two views of a backend. What conditions depend

@@ -7,12 +7,37 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/adapter"
 	"github.com/inferencecache/inference-cache/internal/commandline"
 )
 
 // ranksFlag is how an injected publisher is told how many ranks there are.
 const ranksFlag = "--data-parallel-ranks"
+
+// declaredRanks is how many ranks a backend declares; 0 is unknown.
+func declaredRanks(b *v1alpha1.CacheBackend) int32 {
+	if b == nil || b.Spec.Observation == nil || b.Spec.Observation.KVEvents == nil || b.Spec.Observation.KVEvents.DataParallelRanks == nil {
+		return 0
+	}
+	return *b.Spec.Observation.KVEvents.DataParallelRanks
+}
+
+// knownRanks is how many ranks a pod has, before any of them reports: what its
+// publisher was told, else its backend declares, else its engine's flags ask
+// for; 0 is unknown.
+func knownRanks(pod *corev1.Pod, b *v1alpha1.CacheBackend) int32 {
+	return firstAbove0(publisherRanks(pod), declaredRanks(b), engineRanks(pod))
+}
+
+func firstAbove0(all ...int32) int32 {
+	for _, n := range all {
+		if n > 0 {
+			return n
+		}
+	}
+	return 0
+}
 
 // publisherRanks is how many ranks the injected publisher of a pod reports; 0
 // is unknown.

@@ -256,8 +256,8 @@ func (r *TopologyReconciler) onNode(ctx context.Context, pod *corev1.Pod, select
 	return selector.Matches(labels.Set(node.Labels)), nil
 }
 
-// ids returns what the replicas of a pod are called: one name for each rank
-// that its backend declares, else those in the index, else its own name.
+// ids returns what the replicas of a pod are called: one name for each rank it
+// is known to have, else those in the index, else its own name.
 func (r *TopologyReconciler) ids(ctx context.Context, namespace string) (func(*corev1.Pod) []string, error) {
 	var list v1alpha1.CacheBackendList
 	if err := r.options.Client.List(ctx, &list, client.InNamespace(namespace)); err != nil && !meta.IsNoMatchError(err) {
@@ -275,7 +275,7 @@ func (r *TopologyReconciler) ids(ctx context.Context, namespace string) (func(*c
 		}
 	}
 	return func(pod *corev1.Pod) []string {
-		if n := declaredRanks(ownerOfPod(backends, pod)); n > 1 {
+		if n := knownRanks(pod, ownerOfPod(backends, pod)); n > 1 {
 			all := make([]string, n)
 			for rank := range all {
 				all[rank] = pod.Name + "#" + strconv.Itoa(rank)
@@ -287,13 +287,6 @@ func (r *TopologyReconciler) ids(ctx context.Context, namespace string) (func(*c
 		}
 		return []string{pod.Name}
 	}, nil
-}
-
-func declaredRanks(b *v1alpha1.CacheBackend) int {
-	if b == nil || b.Spec.Observation == nil || b.Spec.Observation.KVEvents == nil || b.Spec.Observation.KVEvents.DataParallelRanks == nil {
-		return 0
-	}
-	return int(*b.Spec.Observation.KVEvents.DataParallelRanks)
 }
 
 func readyIDs(members []member, ids func(*corev1.Pod) []string) (all []string) {

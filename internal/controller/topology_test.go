@@ -173,6 +173,19 @@ func TestTopologyReplicaIDs(t *testing.T) {
 			objects: []client.Object{ranked},
 			want:    propagate.Topology{Prefill: []string{"p1#0", "p1#1", "p2#0", "p2#1"}, Decode: []string{"d1#0", "d1#1"}},
 		},
+		"all ranks that engines are started with": {
+			objects: []client.Object{
+				onRanks(rolePod("p3", "prefill", "n1", true), engineArgs("-dp", "2")),
+				onRanks(rolePod("p4", "prefill", "n1", true), withPublisher("--data-parallel-ranks=2")),
+			},
+			want: propagate.Topology{Prefill: []string{"p1", "p2", "p3#0", "p3#1", "p4#0", "p4#1"}, Decode: []string{"d1"}},
+		},
+		"ranks declared after a publisher was injected": {
+			objects: []client.Object{ranked, onRanks(rolePod("p3", "prefill", "n1", true), withPublisher("--data-parallel-ranks=3"))},
+			want: propagate.Topology{
+				Prefill: []string{"p1#0", "p1#1", "p2#0", "p2#1", "p3#0", "p3#1", "p3#2"}, Decode: []string{"d1#0", "d1#1"},
+			},
+		},
 		"all ranks in the index": {
 			rows: func() *controller.Rows { r := new(controller.Rows); r.Set(snapshotOf("d1#1", "d1#0", "p1")); return r }(),
 			want: propagate.Topology{Prefill: []string{"p1", "p2"}, Decode: []string{"d1#0", "d1#1"}},
@@ -191,6 +204,13 @@ func TestTopologyReplicaIDs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// onRanks gives an engine pod its containers.
+func onRanks(pod *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
+	pod.Spec.Containers = []corev1.Container{{Name: "vllm", Image: "vllm"}}
+	change(pod)
+	return pod
 }
 
 func TestTopologyPoolCounts(t *testing.T) {
