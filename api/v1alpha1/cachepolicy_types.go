@@ -42,6 +42,7 @@ type CachePolicySpec struct {
 
 	// Prompts with fewer tokens get no positive hint. Unset: no threshold.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	MinimumPrefixTokens *int32 `json:"minimumPrefixTokens,omitempty"`
 
@@ -49,6 +50,7 @@ type CachePolicySpec struct {
 	// floor off.
 	// +kubebuilder:default=64
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	MinimumMatchedTokens *int32 `json:"minimumMatchedTokens,omitempty"`
 
@@ -61,6 +63,7 @@ type CachePolicySpec struct {
 
 	// Milliseconds after which a lookup answers TIMEOUT. Unset: none.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	LookupTimeoutMs *int32 `json:"lookupTimeoutMs,omitempty"`
 

@@ -13,6 +13,7 @@ type PDPool struct {
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 	// Ready pods expected.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
 	// One of acceleratorTypes: only pods on nodes with its labels.

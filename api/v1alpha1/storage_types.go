@@ -27,6 +27,7 @@ type LMCacheSpec struct {
 	Topology LMCacheTopology `json:"topology"`
 	// Tokens of one chunk. Default 256.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	ChunkSizeTokens *int32 `json:"chunkSizeTokens,omitempty"`
 	// +optional
@@ -60,6 +61,7 @@ type PodLocalServer struct {
 	// +required
 	L1Capacity resource.Quantity `json:"l1Capacity"`
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	// +required
 	MaxWorkers int32 `json:"maxWorkers"`
 	// A cpu request, and request and limit of memory that are at least
@@ -114,9 +116,11 @@ type NodeLocalServer struct {
 	L1Capacity resource.Quantity `json:"l1Capacity"`
 	// Engines that the server can serve at once.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	// +required
 	MaxGPUWorkers int32 `json:"maxGPUWorkers"`
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	// +required
 	MaxCPUWorkers int32 `json:"maxCPUWorkers"`
 	// A cpu request, request and limit of memory that are at least l1Capacity
@@ -217,6 +221,7 @@ type RedisSpec struct {
 	// +optional
 	TLS *RedisTLS `json:"tls,omitempty"`
 	// Refused: the LMCache servers use database 0.
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	Database *int32 `json:"database,omitempty"`
 }
@@ -242,6 +247,7 @@ type RedisTLS struct {
 type HiCacheSpec struct {
 	// Host memory of each rank in GB.
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	SizeGB *int32 `json:"sizeGB,omitempty"`
 	// Host memory as a multiple of the accelerator's pool: a decimal above 0.

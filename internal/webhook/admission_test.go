@@ -3,6 +3,7 @@
 package webhook_test
 
 import (
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -303,6 +304,10 @@ func newTenant(name, id string, options ...func(*v1alpha1.CacheTenantSpec)) *v1a
 // policyCases are the rules of CachePolicies and CacheTenants.
 var policyCases = map[string]admissionCase{
 	"a policy": {object: newPolicy("p", func(s *v1alpha1.CachePolicySpec) { s.EvictionTTL = &metav1.Duration{Duration: time.Minute} })},
+	"a policy of the largest numbers": {object: newPolicy("p", func(s *v1alpha1.CachePolicySpec) {
+		most := int32(math.MaxInt32)
+		s.MinimumPrefixTokens, s.MinimumMatchedTokens, s.LookupTimeoutMs = &most, &most, &most
+	})},
 	"a lifetime of nothing": {
 		object: newPolicy("p", func(s *v1alpha1.CachePolicySpec) { s.EvictionTTL = &metav1.Duration{} }), refusals: []string{"evictionTTL", "must be above 0"},
 	},

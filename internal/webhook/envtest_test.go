@@ -129,6 +129,24 @@ var writtenCases = map[string]admissionCase{
 	"an adapter without its id": {
 		object: written("CacheBackend", `{"runtime":"VLLM","type":"Memory","observation":{"kvEvents":{"loraAdapterNames":[{"name":"a"}]}}}`), refusals: []string{"loraAdapterNames[0].id: Required value"},
 	},
+	"more tokens than can be read": {
+		object:   written("CachePolicy", `{"minimumPrefixTokens":2147483648,"minimumMatchedTokens":2147483648,"lookupTimeoutMs":3000000000}`),
+		refusals: []string{"spec.minimumPrefixTokens: Invalid value", "spec.minimumMatchedTokens: Invalid value", "spec.lookupTimeoutMs: Invalid value"},
+	},
+	"more replicas than can be read": {
+		object:   written("PDTopology", `{"prefillPools":[{"name":"p","replicas":2147483648}],"decodePools":[{"name":"d","replicas":2147483648}]}`),
+		refusals: []string{"spec.prefillPools[0].replicas: Invalid value", "spec.decodePools[0].replicas: Invalid value"},
+	},
+	"more of a tier than can be read": {
+		object: written("CacheBackend", `{"runtime":"VLLM","hiCache":{"sizeGB":2147483648},
+			"lmCache":{"topology":"PodLocal","chunkSizeTokens":2147483648,"podLocal":{"server":{"maxWorkers":2147483648}},
+				"nodeLocal":{"server":{"maxGPUWorkers":2147483648,"maxCPUWorkers":2147483648}}},
+			"remoteStorage":{"provider":"Redis","ownership":"Managed","redis":{"database":2147483648}}}`),
+		refusals: []string{
+			"hiCache.sizeGB: Invalid value", "chunkSizeTokens: Invalid value", "podLocal.server.maxWorkers: Invalid value",
+			"nodeLocal.server.maxGPUWorkers: Invalid value", "nodeLocal.server.maxCPUWorkers: Invalid value", "redis.database: Invalid value",
+		},
+	},
 	"a server of which nothing is said": {
 		object:   written("CacheBackend", `{"runtime":"VLLM","lmCache":{"topology":"PodLocal","podLocal":{"server":{}}}}`),
 		refusals: []string{"server.image: Required value", "server.port: Required value", "server.l1Capacity: Required value", "server.maxWorkers: Required value", "server.resources: Required value"},
