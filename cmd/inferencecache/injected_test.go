@@ -42,7 +42,8 @@ func TestInjectedFlagsArePublisherFlags(t *testing.T) {
 			if err := options.complete(); err != nil {
 				t.Errorf("%s: %v", file, err)
 			}
-			if !options.sidecar.KeepRunning || options.sidecar.Credentials.TokenFile == "" || options.sidecar.Publisher.Events == "" {
+			if !options.sidecar.KeepRunning || options.sidecar.Credentials.TokenFile == "" || options.sidecar.Publisher.Events == "" ||
+				!options.sidecar.Publisher.Hub.GoneAtEnd {
 				t.Errorf("%s: the flags give %+v", file, options.sidecar)
 			}
 		}

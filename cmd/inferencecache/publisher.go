@@ -78,7 +78,7 @@ func (o *publisherOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&p.Replica, "replica-id", os.Getenv("POD_NAME"), "name of the engine in the index")
 	flags.StringVar(&p.Model, "model-id", "", "model of the engine (default: what it lists)")
 	flags.StringVar(&p.Scheme, "hash-scheme", "vllm", "runtime of the engine: vllm, sglang or tensorrt-llm")
-	flags.StringVar(&p.PodUID, "pod-uid", os.Getenv("POD_UID"), "part of the incarnation")
+	flags.StringVar(&p.PodUID, "pod-uid", os.Getenv("POD_UID"), "pod that engine and publisher share: part of the incarnation, and whoever ends there is gone")
 
 	flags.StringSliceVar(&o.sidecar.Servers, "server", nil, "host:port of a server, or dns:///host:port for all behind a name; may be repeated")
 	addCredentialFlags(flags, &o.sidecar.Credentials)
@@ -129,6 +129,7 @@ func (o *publisherOptions) complete() error {
 	default:
 		return usagef("--hidden-identity %q: expected count or withdraw", o.hidden)
 	}
+	p.Hub.GoneAtEnd = p.PodUID != ""
 	p.StatsInterval, p.Load.Ceiling = o.statsEvery, o.ceiling
 	if o.statsEvery <= 0 {
 		p.StatsInterval = -1

@@ -4,6 +4,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -109,6 +110,9 @@ type HubOptions struct {
 	SilenceTimeout time.Duration
 	// CloseTimeout bounds the farewell when Run's context ends. Default 500ms.
 	CloseTimeout time.Duration
+	// GoneAtEnd says that the replica ends with Run, so that servers drop at
+	// once what they hold of it. Default false: that ages.
+	GoneAtEnd bool
 	// Now is the clock for timestamps. Default time.Now.
 	Now func() time.Time
 	// Jitter returns a number in [0, 1). Default math/rand.
@@ -218,25 +222,28 @@ func (h *Hub) SetTargets(targets []Target) {
 	}
 }
 
+// errTargetLeft ends the link to a server that SetTargets leaves out.
+var errTargetLeft = errors.New("the server is no longer a target")
+
 // Run keeps the links up until ctx ends, then takes leave of every server
 // within HubOptions.CloseTimeout and returns nil. It is called once.
 func (h *Hub) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
-	cancels := make(map[string]context.CancelFunc)
+	cancels := make(map[string]context.CancelCauseFunc)
 	defer func() {
 		for _, cancel := range cancels {
-			cancel()
+			cancel(nil)
 		}
 	}()
 	for {
 		started, gone := h.adoptTargets()
 		for _, name := range gone {
-			cancels[name]()
+			cancels[name](errTargetLeft)
 			delete(cancels, name)
 		}
 		for _, l := range started {
-			linkCtx, cancel := context.WithCancel(ctx)
+			linkCtx, cancel := context.WithCancelCause(ctx)
 			cancels[l.target.Name()] = cancel
 			running.Go(func() { l.run(linkCtx) })
 		}

@@ -272,6 +272,28 @@ func TestHubSaysGoodbye(t *testing.T) {
 	})
 }
 
+func TestGoodbyeOfAReplicaThatEndsToo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end  func(f *fixture)
+		want int64
+	}{
+		"drops what servers hold of it":        {func(f *fixture) { f.stop() }, 0},
+		"is not said to a server that is left": {func(f *fixture) { f.hub.SetTargets(nil) }, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, publisher.HubOptions{GoneAtEnd: true}, 1, func(t *testing.T, f *fixture) {
+				f.publish(func(m *fakeMirror) []*pb.SyncDelta { return m.store("", index.TierT1, 1, 5) })
+				synctest.Wait()
+				tc.end(f)
+				synctest.Wait()
+				if got := f.servers[0].memberships(); got != tc.want {
+					t.Errorf("%d memberships, want %d", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestHubOverGRPC(t *testing.T) {
 	s := newServer(ingest.SyncOptions{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

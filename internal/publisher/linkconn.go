@@ -118,7 +118,7 @@ func (c *connection) greet(ctx context.Context) (time.Duration, error) {
 	defer timeout.Stop()
 	select {
 	case <-ctx.Done():
-		return 0, c.farewell()
+		return 0, c.farewell(ctx)
 	case <-c.ended:
 		return 0, c.endErr
 	case <-timeout.C:
@@ -148,7 +148,7 @@ func (c *connection) serve(ctx context.Context, interval time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			return c.farewell()
+			return c.farewell(ctx)
 		case <-c.ended:
 			return c.endErr
 		case <-heartbeat.C:
@@ -204,9 +204,11 @@ func (c *connection) send(frame *pb.PublisherFrame) error {
 }
 
 // farewell tells the server that the publisher stops and waits for the server
-// to end the stream; the stream's context bounds both.
-func (c *connection) farewell() error {
-	goodbye := &pb.PublisherFrame{Frame: &pb.PublisherFrame_Goodbye{Goodbye: &pb.SyncGoodbye{}}}
+// to end the stream; the stream's context bounds both. ctx is the link's, which
+// has ended.
+func (c *connection) farewell(ctx context.Context) error {
+	gone := c.link.hub.options.GoneAtEnd && !errors.Is(context.Cause(ctx), errTargetLeft)
+	goodbye := &pb.PublisherFrame{Frame: &pb.PublisherFrame_Goodbye{Goodbye: &pb.SyncGoodbye{ReplicaGone: gone}}}
 	if err := c.send(c.link.control(goodbye)); err != nil {
 		return err
 	}
