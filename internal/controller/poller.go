@@ -21,6 +21,7 @@ import (
 // Defaults of a Poller.
 const (
 	DefaultPollInterval = 30 * time.Second
+	DefaultPollHurry    = 2 * time.Second
 	DefaultMaxReplicas  = 1000
 )
 
@@ -31,6 +32,9 @@ type PollerOptions struct {
 	Discovery Discovery
 	// Interval between polls; default DefaultPollInterval.
 	Interval time.Duration
+	// Hurry is the time between polls while servers come or go, or the first
+	// event of a CacheBackend is awaited; default DefaultPollHurry.
+	Hurry time.Duration
 	// MaxReplicas bounds the rows of the CacheIndex; default
 	// DefaultMaxReplicas.
 	MaxReplicas int
@@ -52,12 +56,16 @@ type PollerOptions struct {
 type Poller struct {
 	options PollerOptions
 	pace    *pace
+	last    lastPoll
 }
 
 // NewPoller returns a poller that waits for Start.
 func NewPoller(o PollerOptions) *Poller {
 	if o.Interval <= 0 {
 		o.Interval = DefaultPollInterval
+	}
+	if o.Hurry <= 0 {
+		o.Hurry = DefaultPollHurry
 	}
 	if o.MaxReplicas <= 0 {
 		o.MaxReplicas = DefaultMaxReplicas
@@ -79,11 +87,14 @@ func (p *Poller) NeedLeaderElection() bool { return true }
 
 // Start polls until the context ends.
 func (p *Poller) Start(ctx context.Context) error {
-	ticker := time.NewTicker(p.options.Interval)
+	ticker := time.NewTicker(min(p.options.Interval, p.options.Hurry))
 	defer ticker.Stop()
 	for {
-		if err := p.Poll(ctx); err != nil && ctx.Err() == nil {
-			p.options.Logger.Error("cannot poll the servers", "error", err)
+		if p.due(ctx) {
+			if err := p.Poll(ctx); err != nil && ctx.Err() == nil {
+				p.options.Logger.Error("cannot poll the servers", "error", err)
+			}
+			p.last.at = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -111,6 +122,7 @@ func (p *Poller) Poll(ctx context.Context) error {
 		return err
 	}
 	answers := ask(ctx, servers)
+	p.last.saw(answers)
 	var snapshots []*controlclient.Snapshot
 	for _, a := range answers {
 		p.options.Metrics.polled(a.server.Name, a.err, p.options.Now())

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller_test
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/controller"
+)
+
+// startPoller starts one that would wait an hour for its second poll.
+func startPoller(t *testing.T, cluster client.Client, discovery controller.Discovery) {
+	t.Helper()
+	run(t, controller.NewPoller(controller.PollerOptions{
+		Client: cluster, Discovery: discovery, Interval: time.Hour, Hurry: time.Millisecond,
+	}).Start)
+}
+
+func serversShown(t *testing.T, cluster client.Client) (reachable []string) {
+	t.Helper()
+	var index v1alpha1.CacheIndex
+	if cluster.Get(t.Context(), indexKey, &index) != nil {
+		return nil
+	}
+	for _, s := range index.Status.Servers {
+		if s.Reachable {
+			reachable = append(reachable, s.Name)
+		}
+	}
+	return reachable
+}
+
+func TestServersThatComeAndGoAreShownBeforeTheInterval(t *testing.T) {
+	cluster, discovery := newCluster(t), new(servers)
+	one, two := startServer(t, "1"), startServer(t, "2")
+	shown := func(want int) {
+		t.Helper()
+		eventually(t, "shown", func() bool { return len(serversShown(t, cluster)) == want })
+	}
+	discovery.set(one.named(t, "one"))
+	startPoller(t, cluster, discovery)
+	shown(1)
+
+	var refused atomic.Int32
+	two.serve(func(w http.ResponseWriter, _ *http.Request) {
+		refused.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	discovery.set(one.named(t, "one"), two.named(t, "two"))
+	eventually(t, "asked before it is ready", func() bool { return refused.Load() > 0 })
+	two.serve(nil)
+	shown(2)
+
+	discovery.set(two.named(t, "two"))
+	shown(1)
+}
+
+func TestFirstEventIsSeenBeforeTheInterval(t *testing.T) {
+	waiting := backend("waiting", "one")
+	waiting.Status.MatchedEnginePods = ptr(int32(1))
+	waiting.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "AwaitingFirstKVEvent", LastTransitionTime: metav1.NewTime(noon),
+	}}
+	cluster, discovery, server := newCluster(t, waiting, enginePod("pod", "one")), new(servers), startServer(t, "1")
+	discovery.set(server.named(t, "one"))
+	startPoller(t, cluster, discovery)
+	participation := func() *v1alpha1.IndexParticipation {
+		return get[v1alpha1.CacheBackend](t, cluster, key("a", "waiting")).Status.IndexParticipation
+	}
+	eventually(t, "first poll", func() bool { return participation() != nil })
+	server.holdings.hold(reports("a", "pod", 2, .5, noon))
+	eventually(t, "first event", func() bool { return participation().LastEventAt != nil })
+}
