@@ -109,7 +109,7 @@ func TestEnvtestControllerAnswersTheAPIServer(t *testing.T) {
 			for _, want := range []string{
 				`inferencecache_webhook_requests_total{reason="Invalid",result="denied",webhook="vcachepolicy"} 1`,
 				`inferencecache_injection_total{reason="kv-events-config-missing",result="injected"} 1`, `inferencecache_build_info{`, `controller_runtime_reconcile_total{controller="serverca"`,
-				`inferencecache_controller_server_ca_namespaces{state="current"} 1`,
+				`inferencecache_controller_server_ca_namespaces{state="current"} 1`, `inferencecache_tls_not_after_timestamp_seconds{listener="webhooks"} `,
 			} {
 				if !strings.Contains(text, want) {
 					err = errors.Join(err, fmt.Errorf("no %s", want))

@@ -169,11 +169,12 @@ func (o Options) add(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 	var certs webhookcert.Certificates
-	if o.Webhooks.served() || o.Metrics.served() && o.Metrics.Secure {
+	if listeners := o.listenersWithTLS(); listeners != nil {
 		certs = o.certificates(live)
 		if err := mgr.Add(certs); err != nil {
 			return err
 		}
+		registry.MustRegister(newCertificateEnd(certs, listeners...))
 	}
 	if o.Webhooks.served() {
 		if err := o.addWebhooks(ctx, mgr, live, certs, registry); err != nil {
@@ -182,6 +183,17 @@ func (o Options) add(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	metrics := NewMetrics(registry)
 	return errors.Join(o.addServerCerts(mgr, live, metrics), o.addLoops(mgr, discovery, metrics), o.serveMetrics(mgr, live, certs, registry))
+}
+
+// listenersWithTLS are those that serve with the webhooks' certificate.
+func (o Options) listenersWithTLS() (listeners []string) {
+	if o.Webhooks.served() {
+		listeners = append(listeners, listenerWebhooks)
+	}
+	if o.Metrics.served() && o.Metrics.Secure {
+		listeners = append(listeners, listenerMetrics)
+	}
+	return listeners
 }
 
 // liveClient asks the API server without a cache. The API server alone says
