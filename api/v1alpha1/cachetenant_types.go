@@ -56,6 +56,7 @@ type CacheTenantStatus struct {
 // +kubebuilder:printcolumn:name="Entries",type=integer,JSONPath=`.status.indexEntries`
 // +kubebuilder:printcolumn:name="Quota",type=integer,JSONPath=`.spec.quota.maxIndexEntries`
 // +kubebuilder:printcolumn:name="Isolation",type=string,JSONPath=`.spec.isolationMode`
+// +kubebuilder:printcolumn:name="Programmed",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CacheTenant struct {
 	metav1.TypeMeta   `json:",inline"`

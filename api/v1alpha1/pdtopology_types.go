@@ -88,6 +88,7 @@ type PDTopologyStatus struct {
 // +kubebuilder:resource:path=pdtopologies,shortName=pdt
 // +kubebuilder:printcolumn:name="Prefill",type=string,JSONPath=`.spec.prefillPools[*].name`
 // +kubebuilder:printcolumn:name="Decode",type=string,JSONPath=`.spec.decodePools[*].name`
+// +kubebuilder:printcolumn:name="Programmed",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type PDTopology struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -60,6 +60,7 @@ type PromptTemplateStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=prompttemplates,shortName=pt
 // +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.templateRevision`
+// +kubebuilder:printcolumn:name="Programmed",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type PromptTemplate struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -34,3 +34,15 @@ func TestEveryResourceDefinitionIsARegisteredType(t *testing.T) {
 		}
 	}
 }
+
+func TestListsShowWhatIsPushedToServers(t *testing.T) {
+	for _, kind := range []string{"cachepolicies", "cachetenants", "pdtopologies", "prompttemplates"} {
+		text, err := os.ReadFile("../../deploy/crds/inferencecache.io_" + kind + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "name: Programmed\n") {
+			t.Errorf("lists of %s do not show the condition Programmed", kind)
+		}
+	}
+}
