@@ -311,6 +311,21 @@ func TestTemplateStatus(t *testing.T) {
 	if got := conditionOf(status("bad").Conditions, "Accepted"); !strings.HasPrefix(got, "False/UndeclaredSlot") {
 		t.Errorf("Accepted is %q", got)
 	}
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // statuses are written meanwhile
+		spoilt := get[v1alpha1.PromptTemplate](t, p.cluster, key("a", "good"))
+		spoilt.Generation, spoilt.Spec.Body = 2, "{{user"
+		return p.cluster.Update(t.Context(), spoilt)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Changed()
+	eventually(t, "the spoilt template is refused", func() bool {
+		return strings.HasPrefix(conditionOf(status("good").Conditions, "Accepted"), "False/BadPlaceholder")
+	})
+	if got := status("good"); conditionOf(got.Conditions, "StablePrefix") != "" || got.TemplateRevision != "" {
+		t.Errorf("status of a spoilt template %+v", got)
+	}
 }
 
 // What is declared since, and what is refused since, is not what servers have.

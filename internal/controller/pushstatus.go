@@ -107,6 +107,8 @@ func (p *Pusher) writeTemplateStatus(ctx context.Context, t *tally, v propagate.
 		}
 		if v.Accepted {
 			conditions = append(conditions, stablePrefix(v))
+		} else {
+			changed = meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionStablePrefix) || changed
 		}
 		if programming := t.template(v); !programming.pending {
 			conditions = append(conditions, programming.condition)
