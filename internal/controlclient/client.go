@@ -117,7 +117,8 @@ func New(options Options) *Client {
 }
 
 // PushPolicy replaces the server's policies. The body goes compressed if it
-// is longer than every server takes and known says that this one can.
+// is longer than every server takes and known says that this one can. A server
+// of which nothing is known is asked.
 // Errors are ErrTooLarge, RefusedError or CallError.
 func (c *Client) PushPolicy(ctx context.Context, body []byte, revision string, known Identity) (Identity, error) {
 	return c.push(ctx, c.options.URLs.Policy, body, revision, known)
@@ -130,8 +131,17 @@ func (c *Client) PushExtensions(ctx context.Context, body []byte, known Identity
 }
 
 func (c *Client) push(ctx context.Context, target string, body []byte, revision string, known Identity) (Identity, error) {
+	token, err := readToken(c.options.PolicyTokenFile)
+	if err != nil {
+		c.options.Unreadable(err)
+	}
 	encoding := ""
 	if len(body) > maxPlainBytes {
+		if known.Epoch == "" && known.Capabilities == nil {
+			if known, err = c.introduction(ctx, target, token); err != nil {
+				return Identity{}, err
+			}
+		}
 		compressed, err := compress(body)
 		if err != nil {
 			return Identity{}, err
@@ -152,11 +162,22 @@ func (c *Client) push(ctx context.Context, target string, body []byte, revision 
 	if revision != "" {
 		request.Header.Set("X-Inference-Cache-Policy-Revision", revision)
 	}
-	token, err := readToken(c.options.PolicyTokenFile)
-	if err != nil {
-		c.options.Unreadable(err)
-	}
 	_, identity, err := c.call(request, token, http.StatusNoContent)
+	return identity, err
+}
+
+// introduction is what a server says of itself when it refuses a call that
+// changes nothing. Only an answer that never came is an error.
+func (c *Client) introduction(ctx context.Context, target, token string) (Identity, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return Identity{}, fmt.Errorf("push: %w", err)
+	}
+	_, identity, err := c.call(request, token, http.StatusMethodNotAllowed)
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		err = nil
+	}
 	return identity, err
 }
 

@@ -115,15 +115,40 @@ func TestRefusedPushSaysWhy(t *testing.T) {
 }
 
 func TestLongBodiesGoCompressedToServersThatCan(t *testing.T) {
-	s := startServer(t)
 	body := []byte(`{"version":7,"policies":[` + strings.Repeat(`{"namespace":"a"},`, 80_000) + `{"namespace":"a"}]}`)
-	_, err := s.client(t).PushPolicy(t.Context(), body, "", controlclient.Identity{})
-	if !errors.Is(err, controlclient.ErrTooLarge) || len(s.tokens) != 0 {
-		t.Errorf("error %v after %d calls, want %v and no call", err, len(s.tokens), controlclient.ErrTooLarge)
+	silent := new(server)
+	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		silent.tokens = append(silent.tokens, r.Header.Get("Authorization"))
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(listener.Close)
+	silent.url = listener.URL
+	for name, tc := range map[string]struct {
+		server *server
+		known  controlclient.Identity
+		calls  int
+		want   error
+	}{
+		"one that can":                     {startServer(t), controlclient.Identity{Capabilities: []string{"gzip"}}, 1, nil},
+		"one that cannot":                  {startServer(t), controlclient.Identity{Epoch: "1"}, 0, controlclient.ErrTooLarge},
+		"one that can when it is asked":    {startServer(t), controlclient.Identity{}, 2, nil},
+		"one that does not say when asked": {silent, controlclient.Identity{}, 1, controlclient.ErrTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			identity, err := tc.server.client(t).PushPolicy(t.Context(), body, policy.Revision(body), tc.known)
+			if got := len(tc.server.tokens); got != tc.calls || !errors.Is(err, tc.want) {
+				t.Errorf("error %v after %d calls, want %v and %d", err, got, tc.want, tc.calls)
+			}
+			if tc.want == nil && identity.PolicyRevision != policy.Revision(body) {
+				t.Errorf("identity %+v", identity)
+			}
+		})
 	}
-	identity, err := s.client(t).PushPolicy(t.Context(), body, policy.Revision(body), controlclient.Identity{Capabilities: []string{"gzip"}})
-	if err != nil || identity.PolicyRevision != policy.Revision(body) {
-		t.Errorf("identity %+v, %v", identity, err)
+	listener.Close()
+	_, err := silent.client(t).PushPolicy(t.Context(), body, "", controlclient.Identity{})
+	var call *controlclient.CallError
+	if !errors.As(err, &call) {
+		t.Errorf("error %v from a server that does not answer, want one that is worth another try", err)
 	}
 }
 

@@ -215,6 +215,25 @@ func TestProgrammedReasons(t *testing.T) {
 	}
 }
 
+// Nothing short goes to the server that would tell what it can take.
+func TestLongBodiesReachAServerThatIsNew(t *testing.T) {
+	objects := []client.Object{somePolicy("a", "p", 7)}
+	objects[0].(*v1alpha1.CachePolicy).Spec.Routing = &v1alpha1.CachePolicyRouting{AffinityHash: "Rendezvous"}
+	for i := range 20 {
+		objects = append(objects,
+			&v1alpha1.CacheTenant{ObjectMeta: object("a", fmt.Sprint("t", i)), Spec: v1alpha1.CacheTenantSpec{
+				TenantID: strings.Repeat("x", 60<<10) + fmt.Sprint(i), Quota: v1alpha1.CacheTenantQuota{MaxIndexEntries: ptr(int64(1))},
+			}},
+			&v1alpha1.PromptTemplate{ObjectMeta: object("a", fmt.Sprint("t", i)), Spec: v1alpha1.PromptTemplateSpec{Body: strings.Repeat("x", 60<<10)}})
+	}
+	server := startServer(t, "1")
+	p := startPusher(t, newCluster(t, objects...), server.named(t, "one"))
+	p.awaitPolicy(t, "a", "p", "True/Programmed")
+	if got := server.effective("a").MinimumPrefixTokens; got != 7 {
+		t.Errorf("the server applies %d tokens, want 7", got)
+	}
+}
+
 func echo(revision string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Inference-Cache-Policy-Revision", revision)
