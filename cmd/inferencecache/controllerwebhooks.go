@@ -176,12 +176,12 @@ func (o *controllerOptions) serversUseTLS() bool {
 // admissionHandlers returns everything the API server may ask, by path, and
 // keeps the one that answers about pods.
 func admissionHandlers(deps controller.WebhookDeps, resources webhook.Options, pods inject.HandlerOptions, kept *atomic.Pointer[inject.Handler]) (map[string]http.Handler, error) {
-	resources.Registerer = deps.Registerer
+	resources.Registerer, resources.Panicked = deps.Registerer, deps.Panicked
 	handlers, err := webhook.Handlers(deps.Scheme, resources)
 	if err != nil {
 		return nil, err
 	}
-	pods.Live, pods.Cached, pods.Registerer = deps.Live, deps.Cached, deps.Registerer
+	pods.Live, pods.Cached, pods.Registerer, pods.Panicked = deps.Live, deps.Cached, deps.Registerer, deps.Panicked
 	handler := inject.NewHandler(pods)
 	kept.Store(handler)
 	for path, serve := range map[string]func() (http.Handler, error){webhook.PodPath: handler.Inject, webhook.StampsPath: handler.Strip} {

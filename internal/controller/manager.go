@@ -176,12 +176,12 @@ func (o Options) add(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		registry.MustRegister(newCertificateEnd(certs, listeners...))
 	}
+	metrics := NewMetrics(registry)
 	if o.Webhooks.served() {
-		if err := o.addWebhooks(ctx, mgr, live, certs, registry); err != nil {
+		if err := o.addWebhooks(ctx, mgr, live, certs, registry, metrics); err != nil {
 			return err
 		}
 	}
-	metrics := NewMetrics(registry)
 	return errors.Join(o.addServerCerts(mgr, live, metrics), o.addLoops(mgr, discovery, metrics), o.serveMetrics(mgr, live, certs, registry))
 }
 

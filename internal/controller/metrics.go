@@ -40,8 +40,11 @@ const (
 	callError       = "error"
 )
 
-// componentReconcile is where panics are recovered.
-const componentReconcile = "reconcile"
+// Components in which panics are recovered.
+const (
+	componentReconcile = "reconcile"
+	componentWebhook   = "webhook"
+)
 
 // Metrics of a controller. A nil Metrics counts nothing. It is safe for
 // concurrent use.
@@ -104,6 +107,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 	registerer.MustRegister(m.pushSeconds, m.tainted, m.gateTimeouts, version.Collector("controller"))
 	m.panics.WithLabelValues(componentReconcile)
+	m.panics.WithLabelValues(componentWebhook)
 	m.serverCA(map[string]int{caCurrent: 0, caForeign: 0, caFailed: 0})
 	for _, result := range []string{"ok", "http_error", "timeout", "mismatch"} {
 		m.probeCalls.WithLabelValues(result)
@@ -157,6 +161,9 @@ func (r recovering) Reconcile(ctx context.Context, request reconcile.Request) (r
 	}()
 	return r.Reconciler.Reconcile(ctx, request)
 }
+
+// webhookPanicked counts a panic of a webhook.
+func (m *Metrics) webhookPanicked() { m.panics.WithLabelValues(componentWebhook).Inc() }
 
 // nodeServer counts what was done about an LMCache server of a node.
 func (m *Metrics) nodeServer(action string) {

@@ -64,6 +64,8 @@ type WebhookDeps struct {
 	Live, Cached client.Reader
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
+	// Panicked counts a panic of a webhook.
+	Panicked func()
 }
 
 func (w Webhooks) served() bool { return w.Address != "" && w.Address != "0" }
@@ -77,10 +79,10 @@ func (o Options) certificates(live client.Reader) webhookcert.Certificates {
 
 // addWebhooks has the manager serve webhooks, and keep their certificate while
 // it leads.
-func (o Options) addWebhooks(ctx context.Context, mgr ctrl.Manager, live client.Client, certs webhookcert.Certificates, registry prometheus.Registerer) error {
+func (o Options) addWebhooks(ctx context.Context, mgr ctrl.Manager, live client.Client, certs webhookcert.Certificates, registry prometheus.Registerer, metrics *Metrics) error {
 	known := &knownBackends{cache: mgr.GetCache(), logger: o.Logger}
 	handlers, err := o.Webhooks.Handlers(ctx, WebhookDeps{
-		Config: o.Config, Scheme: mgr.GetScheme(), Live: live, Cached: known, Registerer: registry,
+		Config: o.Config, Scheme: mgr.GetScheme(), Live: live, Cached: known, Registerer: registry, Panicked: metrics.webhookPanicked,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the webhooks: %w", err)

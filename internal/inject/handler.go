@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,9 @@ type HandlerOptions struct {
 	Now func() time.Time
 	// Registerer takes the metrics. Default none.
 	Registerer prometheus.Registerer
+	// Panicked is told of each panic; the pod is admitted as it is. Default
+	// nobody.
+	Panicked func()
 	// Logger is silent when nil. It never sees more of a pod than its name.
 	Logger *slog.Logger
 }
@@ -61,6 +65,9 @@ func NewHandler(o HandlerOptions) *Handler {
 	}
 	if o.Registry == nil {
 		o.Registry = adapter.Core()
+	}
+	if o.Panicked == nil {
+		o.Panicked = func() {}
 	}
 	h := &Handler{options: o, total: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "inferencecache_injection_total",
@@ -108,7 +115,9 @@ func (h *Handler) inject(ctx context.Context, request admission.Request) (respon
 	outcome := Outcome{Result: Failed, Reason: ReasonInternalError, Message: "injection broke off"}
 	defer func() {
 		if fault := recover(); fault != nil {
-			h.options.Logger.Error("injection broke off", "namespace", request.Namespace, "panic", fmt.Sprintf("%T", fault))
+			h.options.Logger.Error("recovered from a panic", "component", "webhook", "namespace", request.Namespace,
+				"panic", fmt.Sprintf("%T", fault), "stack", string(debug.Stack()))
+			h.options.Panicked()
 			outcome = Outcome{Result: Failed, Reason: ReasonInternalError, Message: "injection broke off"}
 			response = admission.Allowed(outcome.Message)
 			if pod != nil {

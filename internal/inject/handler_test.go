@@ -347,6 +347,24 @@ func TestBreakerHoldsThePublisherBack(t *testing.T) {
 	}
 }
 
+func TestPanicsAdmitThePodAndAreCounted(t *testing.T) {
+	panics := 0
+	broken := func(string) (string, error) { panic("broken") }
+	o := options()
+	allAdapters(&o)
+	o.PodSecurity = broken
+	h := newHarness(inject.HandlerOptions{Options: o, Live: newReader(t, nil, newBackend(vllm, nodeLocal)), Panicked: func() { panics++ }})
+	pod := newPod(vllm)
+	answer, admitted := h.ask(t, pod)
+	if !answer.Allowed || admitted.Annotations[v1alpha1.AnnotationInjectSkipped] != inject.ReasonInternalError || !cmp.Equal(admitted.Spec, pod.Spec) {
+		t.Errorf("%+v %v", answer, admitted.Annotations)
+	}
+	h.counted(t, "failed", inject.ReasonInternalError)
+	if panics != 1 {
+		t.Errorf("%d panics are counted", panics)
+	}
+}
+
 func TestPodsNeverAskedAboutAreCounted(t *testing.T) {
 	h := newHarness(inject.HandlerOptions{Options: options(), Live: newReader(t, nil)})
 	for reason, result := range map[string]string{

@@ -49,6 +49,9 @@ type Options struct {
 	TenantScope TenantScope
 	// Registerer takes the metrics. Default none.
 	Registerer prometheus.Registerer
+	// Panicked is told of each panic; the API server gets an error. Default
+	// nobody.
+	Panicked func()
 }
 
 // Kinds with a defaulting webhook, and those with a validating one.
@@ -69,7 +72,10 @@ func Handlers(scheme *runtime.Scheme, o Options) (map[string]http.Handler, error
 	if o.Registry == nil {
 		o.Registry = adapter.Core()
 	}
-	requests := newRequests(o.Registerer)
+	if o.Panicked == nil {
+		o.Panicked = func() {}
+	}
+	requests := newRequests(o)
 	handlers := map[string]http.Handler{}
 	add := func(path string, hook *admission.Webhook) error {
 		hook.Handler = requests.count(path, hook.Handler)
@@ -104,15 +110,18 @@ func Handlers(scheme *runtime.Scheme, o Options) (map[string]http.Handler, error
 }
 
 // requests counts what the webhooks answer.
-type requests struct{ total *prometheus.CounterVec }
+type requests struct {
+	total    *prometheus.CounterVec
+	panicked func()
+}
 
-func newRequests(registerer prometheus.Registerer) requests {
-	r := requests{prometheus.NewCounterVec(prometheus.CounterOpts{
+func newRequests(o Options) requests {
+	r := requests{panicked: o.Panicked, total: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "inferencecache_webhook_requests_total",
 		Help: "Admission requests for declared resources, by webhook and what became of them.",
 	}, []string{"webhook", "result", "reason"})}
-	if registerer != nil {
-		registerer.MustRegister(r.total)
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(r.total)
 	}
 	return r
 }
@@ -125,6 +134,13 @@ func (r requests) count(path string, next admission.Handler) admission.Handler {
 		name = "v" + name
 	}
 	return admission.HandlerFunc(func(ctx context.Context, request admission.Request) admission.Response {
+		defer func() {
+			if fault := recover(); fault != nil {
+				r.total.WithLabelValues(name, "error", "Panic").Inc()
+				r.panicked()
+				panic(fault) // whoever calls it logs and answers
+			}
+		}()
 		response := next.Handle(ctx, request)
 		result, reason := "allowed", ""
 		if !response.Allowed {

@@ -201,6 +201,33 @@ func TestNothingIsAdmittedUnchecked(t *testing.T) {
 	}
 }
 
+func TestPanicsAreAnsweredAndCounted(t *testing.T) {
+	scheme := newScheme(t)
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			panic("broken")
+		},
+	}).Build()
+	registry, panics := prometheus.NewRegistry(), 0
+	handlers, err := webhook.Handlers(scheme, webhook.Options{Reader: reader, Registerer: registry, Panicked: func() { panics++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := newPolicy("p")
+	place(object, "team")
+	if answer := review(t, handlers[webhook.ValidatePath("cachepolicy")], request(t, nil, object)); answer.Allowed || answer.Result.Code != http.StatusInternalServerError {
+		t.Errorf("%+v, want a refusal", answer)
+	}
+	want := `
+# HELP inferencecache_webhook_requests_total Admission requests for declared resources, by webhook and what became of them.
+# TYPE inferencecache_webhook_requests_total counter
+inferencecache_webhook_requests_total{reason="Panic",result="error",webhook="vcachepolicy"} 1
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "inferencecache_webhook_requests_total"); err != nil || panics != 1 {
+		t.Errorf("%d panics are counted, %v", panics, err)
+	}
+}
+
 func TestDefaulting(t *testing.T) {
 	open := `"failOpen":true,"mode":"Offload","role":"ReadWrite"`
 	for name, tc := range map[string]struct {
