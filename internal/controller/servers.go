@@ -121,6 +121,9 @@ func (e *EndpointServers) add(slice *discoveryv1.EndpointSlice, byName map[strin
 		if endpoint.TargetRef != nil && endpoint.TargetRef.Name != "" {
 			name = endpoint.TargetRef.Name
 		}
+		if other, ok := byName[name]; ok && other.Address <= address {
+			continue // one process with an address of each family, in no order
+		}
 		options := e.Options
 		urls, err := options.URLs.On(address)
 		if err != nil {

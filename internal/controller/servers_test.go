@@ -36,7 +36,8 @@ func TestEndpointsAreAddressedReadyOrNot(t *testing.T) {
 		endpointSlice("one", "server", "snapshot",
 			endpoint("10.0.0.2", "server-b", true, false), endpoint("10.0.0.1", "server-a", false, false),
 			endpoint("10.0.0.3", "server-c", false, true)),
-		endpointSlice("two", "server", "snapshot", endpoint("fd00::4", "", true, false)),
+		endpointSlice("another-family", "server", "snapshot", endpoint("fd00::2", "server-b", true, false)),
+		endpointSlice("two", "server", "snapshot", endpoint("fd00::4", "", true, false), endpoint("fd00::1", "server-a", false, false)),
 		endpointSlice("portless", "server", "other", endpoint("10.0.0.5", "server-d", true, false)),
 		endpointSlice("foreign", "another", "snapshot", endpoint("10.0.0.6", "other", true, false)))
 	for name, tc := range map[string]struct {
