@@ -42,7 +42,7 @@ type Options struct {
 	Hosts []string
 	// Publish is called at every check.
 	Publish Publisher
-	// Interval is the time between two checks. Default 5 min.
+	// Interval is the time between two checks. Default 1 min.
 	Interval time.Duration
 	// Settle is how long a new authority must have been published before it
 	// certifies anything, while the certificate in use serves. Default 0.
@@ -70,7 +70,7 @@ type Keeper struct {
 // NewKeeper returns a keeper. The client must not cache.
 func NewKeeper(c client.Client, o Options) *Keeper {
 	if o.Interval <= 0 {
-		o.Interval = 5 * time.Minute
+		o.Interval = time.Minute
 	}
 	if o.Now == nil {
 		o.Now = time.Now

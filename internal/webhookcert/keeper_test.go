@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -237,11 +238,13 @@ func TestKeeperAndSourceWorkByThemselves(t *testing.T) {
 		go func() { ended <- source.Start(ctx) }()
 		time.Sleep(11 * time.Second)
 		must(t, source.Ready(nil))
-		time.Sleep(5 * time.Minute)
+		must(t, w.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ic", Name: secretName}}))
+		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := published.Load(); got != 2 {
-			t.Errorf("published %d times in five minutes and a bit, want 2", got)
+			t.Errorf("published %d times in a minute and a bit, want 2", got)
 		}
+		must(t, w.Get(ctx, client.ObjectKey{Namespace: "ic", Name: secretName}, new(corev1.Secret)))
 		cancel()
 		must(t, errors.Join(<-ended, <-ended))
 	})
