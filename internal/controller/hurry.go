@@ -14,7 +14,7 @@ import (
 
 // lastPoll is what decides when the next poll is due.
 type lastPoll struct {
-	at      time.Time
+	began   time.Time
 	servers []string  // by name
 	silent  bool      // one of them did not answer
 	changed time.Time // when the servers became these
@@ -33,9 +33,11 @@ func (l *lastPoll) saw(answers []polled) {
 }
 
 // due says whether to poll now: at the interval, and sooner when servers come
-// or go, or a first event is awaited. It reads caches only.
+// or go, or a first event is awaited. It reads caches only. It is called each
+// time there might be reason for hurry, and the nearest of these times to the
+// interval counts.
 func (p *Poller) due(ctx context.Context) bool {
-	return time.Since(p.last.at) >= p.options.Interval || p.serversMove(ctx) || p.firstEventAwaited(ctx)
+	return time.Since(p.last.began) >= p.options.Interval-p.options.Hurry/2 || p.serversMove(ctx) || p.firstEventAwaited(ctx)
 }
 
 // serversMove says whether there are others than in the last poll, or new ones

@@ -3,13 +3,17 @@
 package controller_test
 
 import (
+	"context"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 	"github.com/inferencecache/inference-cache/internal/controller"
@@ -77,4 +81,24 @@ func TestFirstEventIsSeenBeforeTheInterval(t *testing.T) {
 	eventually(t, "first poll", func() bool { return participation() != nil })
 	server.holdings.hold(reports("a", "pod", 2, .5, noon))
 	eventually(t, "first event", func() bool { return participation().LastEventAt != nil })
+}
+
+// However long a poll takes, the next is due an interval after it began.
+func TestPollsKeepTheirInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, polls := time.Now(), []time.Duration(nil)
+		cluster := interceptor.NewClient(newCluster(t), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+				polls = append(polls, time.Since(start))
+				time.Sleep(50 * time.Millisecond)
+				return c.Get(ctx, key, o, options...)
+			},
+		})
+		run(t, controller.NewPoller(controller.PollerOptions{Client: cluster, Discovery: new(servers)}).Start)
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if want := []time.Duration{0, 30 * time.Second, time.Minute}; !slices.Equal(polls, want) {
+			t.Errorf("polls after %v, want %v", polls, want)
+		}
+	})
 }

@@ -90,11 +90,11 @@ func (p *Poller) Start(ctx context.Context) error {
 	ticker := time.NewTicker(min(p.options.Interval, p.options.Hurry))
 	defer ticker.Stop()
 	for {
-		if p.due(ctx) {
+		if begin := time.Now(); p.due(ctx) {
 			if err := p.Poll(ctx); err != nil && ctx.Err() == nil {
 				p.options.Logger.Error("cannot poll the servers", "error", err)
 			}
-			p.last.at = time.Now()
+			p.last.began = begin
 		}
 		select {
 		case <-ctx.Done():
