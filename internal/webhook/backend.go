@@ -48,6 +48,8 @@ func (r backendRules) warn(b *v1alpha1.CacheBackend) (warnings []string) {
 	switch {
 	case b.Spec.Type == v1alpha1.BackendExternal && (o == nil || len(o.ExternalReplicas) == 0):
 		warnings = append(warnings, "spec.observation.externalReplicas is empty: a backend of type External watches no other engines")
+	case !selected && (o == nil || len(o.ExternalReplicas) == 0):
+		warnings = append(warnings, "spec.engineSelector is empty: the backend has no engines")
 	case selected && b.Spec.Type != v1alpha1.BackendExternal && (o == nil || o.ModelID == ""):
 		warnings = append(warnings, "spec.observation.modelID is empty: no publisher is injected into the engine pods")
 	}
