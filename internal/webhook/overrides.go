@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -43,30 +42,6 @@ func checkOverrides(path *field.Path, o *v1alpha1.EngineOverrides, reservedArgs,
 	}
 	for i, name := range o.SuppressEnv {
 		names(path.Child("suppressEnv").Index(i), name)
-	}
-	return errs
-}
-
-// checkSource wants a value or exactly one source of it.
-func checkSource(path *field.Path, variable corev1.EnvVar) field.ErrorList {
-	from := variable.ValueFrom
-	if from == nil {
-		return nil
-	}
-	var errs field.ErrorList
-	if variable.Value != "" {
-		errs = append(errs, field.Invalid(path.Child("valueFrom"), "", "cannot be used together with value"))
-	}
-	sources := 0
-	for _, set := range []bool{
-		from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil, from.FileKeyRef != nil,
-	} {
-		if set {
-			sources++
-		}
-	}
-	if sources != 1 {
-		errs = append(errs, field.Invalid(path.Child("valueFrom"), "", "exactly one source is expected"))
 	}
 	return errs
 }

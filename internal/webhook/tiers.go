@@ -221,12 +221,7 @@ func checkRedis(path *field.Path, b *v1alpha1.CacheBackend) (errs field.ErrorLis
 
 // checkSecret wants a reference that must resolve.
 func checkSecret(path *field.Path, s *corev1.SecretKeySelector) (errs field.ErrorList) {
-	for _, fault := range validation.IsDNS1123Subdomain(s.Name) {
-		errs = append(errs, field.Invalid(path.Child("name"), s.Name, fault))
-	}
-	for _, fault := range validation.IsConfigMapKey(s.Key) {
-		errs = append(errs, field.Invalid(path.Child("key"), s.Key, fault))
-	}
+	errs = checkKey(path, s.Name, s.Key)
 	if s.Optional != nil && *s.Optional {
 		errs = append(errs, field.Forbidden(path.Child("optional"), "without the Secret nothing could be read"))
 	}
