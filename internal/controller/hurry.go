@@ -15,6 +15,7 @@ import (
 // lastPoll is what decides when the next poll is due.
 type lastPoll struct {
 	began   time.Time
+	took    time.Duration
 	servers []string  // by name
 	silent  bool      // one of them did not answer
 	changed time.Time // when the servers became these
@@ -32,12 +33,20 @@ func (l *lastPoll) saw(answers []polled) {
 	}
 }
 
+// hurryShare is how many times as long as a poll took the next waits at least:
+// a large index is not read all the time.
+const hurryShare = 10
+
 // due says whether to poll now: at the interval, and sooner when servers come
 // or go, or a first event is awaited. It reads caches only. It is called each
 // time there might be reason for hurry, and the nearest of these times to the
 // interval counts.
 func (p *Poller) due(ctx context.Context) bool {
-	return time.Since(p.last.began) >= p.options.Interval-p.options.Hurry/2 || p.serversMove(ctx) || p.firstEventAwaited(ctx)
+	since := time.Since(p.last.began)
+	if since >= p.options.Interval-p.options.Hurry/2 {
+		return true
+	}
+	return since >= hurryShare*p.last.took && (p.serversMove(ctx) || p.firstEventAwaited(ctx))
 }
 
 // serversMove says whether there are others than in the last poll, or new ones

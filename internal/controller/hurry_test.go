@@ -66,13 +66,18 @@ func TestServersThatComeAndGoAreShownBeforeTheInterval(t *testing.T) {
 	shown(1)
 }
 
-func TestFirstEventIsSeenBeforeTheInterval(t *testing.T) {
-	waiting := backend("waiting", "one")
-	waiting.Status.MatchedEnginePods = ptr(int32(1))
-	waiting.Status.Conditions = []metav1.Condition{{
+// waitingBackend has an engine and awaits its first event.
+func waitingBackend() *v1alpha1.CacheBackend {
+	b := backend("waiting", "one")
+	b.Status.MatchedEnginePods = ptr(int32(1))
+	b.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "AwaitingFirstKVEvent", LastTransitionTime: metav1.NewTime(noon),
 	}}
-	cluster, discovery, server := newCluster(t, waiting, enginePod("pod", "one")), new(servers), startServer(t, "1")
+	return b
+}
+
+func TestFirstEventIsSeenBeforeTheInterval(t *testing.T) {
+	cluster, discovery, server := newCluster(t, waitingBackend(), enginePod("pod", "one")), new(servers), startServer(t, "1")
 	discovery.set(server.named(t, "one"))
 	startPoller(t, cluster, discovery)
 	participation := func() *v1alpha1.IndexParticipation {
@@ -83,22 +88,35 @@ func TestFirstEventIsSeenBeforeTheInterval(t *testing.T) {
 	eventually(t, "first event", func() bool { return participation().LastEventAt != nil })
 }
 
-// However long a poll takes, the next is due an interval after it began.
-func TestPollsKeepTheirInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start, polls := time.Now(), []time.Duration(nil)
-		cluster := interceptor.NewClient(newCluster(t), interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-				polls = append(polls, time.Since(start))
-				time.Sleep(50 * time.Millisecond)
-				return c.Get(ctx, key, o, options...)
-			},
+func TestTimesOfPolls(t *testing.T) {
+	waiting := waitingBackend()
+	for name, tc := range map[string]struct {
+		objects []client.Object
+		takes   time.Duration
+		until   time.Duration
+		want    []time.Duration
+	}{
+		"an interval after the last one began": {nil, 50 * time.Millisecond, 61 * time.Second, []time.Duration{0, 30 * time.Second, time.Minute}},
+		"soon while a first event is awaited":  {[]client.Object{waiting}, 50 * time.Millisecond, 5 * time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second}},
+		"less soon the longer they take":       {[]client.Object{waiting}, time.Second, 21 * time.Second, []time.Duration{0, 10 * time.Second, 20 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start, polls := time.Now(), []time.Duration(nil)
+				cluster := interceptor.NewClient(newCluster(t, tc.objects...), interceptor.Funcs{
+					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+						polls = append(polls, time.Since(start))
+						time.Sleep(tc.takes)
+						return c.Get(ctx, key, o, options...)
+					},
+				})
+				run(t, controller.NewPoller(controller.PollerOptions{Client: cluster, Discovery: new(servers)}).Start)
+				time.Sleep(tc.until)
+				synctest.Wait()
+				if !slices.Equal(polls, tc.want) {
+					t.Errorf("polls after %v, want %v", polls, tc.want)
+				}
+			})
 		})
-		run(t, controller.NewPoller(controller.PollerOptions{Client: cluster, Discovery: new(servers)}).Start)
-		time.Sleep(61 * time.Second)
-		synctest.Wait()
-		if want := []time.Duration{0, 30 * time.Second, time.Minute}; !slices.Equal(polls, want) {
-			t.Errorf("polls after %v, want %v", polls, want)
-		}
-	})
+	}
 }

@@ -94,7 +94,7 @@ func (p *Poller) Start(ctx context.Context) error {
 			if err := p.Poll(ctx); err != nil && ctx.Err() == nil {
 				p.options.Logger.Error("cannot poll the servers", "error", err)
 			}
-			p.last.began = begin
+			p.last.began, p.last.took = begin, time.Since(begin)
 		}
 		select {
 		case <-ctx.Done():
