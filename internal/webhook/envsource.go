@@ -41,6 +41,8 @@ func checkSource(path *field.Path, variable corev1.EnvVar) field.ErrorList {
 		errs = append(errs, checkResourceFieldRef(path.Child("resourceFieldRef"), from.ResourceFieldRef)...)
 	case from.ConfigMapKeyRef != nil:
 		errs = append(errs, checkKey(path.Child("configMapKeyRef"), from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key)...)
+	case from.FileKeyRef != nil:
+		errs = append(errs, field.Forbidden(path.Child("fileKeyRef"), "the file is in a volume that an engine pod may lack"))
 	case from.SecretKeyRef != nil:
 		errs = append(errs, checkKey(path.Child("secretKeyRef"), from.SecretKeyRef.Name, from.SecretKeyRef.Key)...)
 	}
