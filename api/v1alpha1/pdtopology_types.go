@@ -36,10 +36,12 @@ type PDAcceleratorType struct {
 
 // PDTopologySpec says which pods prefill and which decode.
 type PDTopologySpec struct {
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	PrefillPools []PDPool `json:"prefillPools,omitempty"`
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	// +optional

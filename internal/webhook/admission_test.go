@@ -3,6 +3,7 @@
 package webhook_test
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -340,6 +341,13 @@ func newTopology(change func(*v1alpha1.PDTopologySpec)) *v1alpha1.PDTopology {
 	return t
 }
 
+func manyPools(n int, role string) (pools []v1alpha1.PDPool) {
+	for i := range n {
+		pools = append(pools, v1alpha1.PDPool{Name: fmt.Sprint(role, i), MatchLabels: map[string]string{"role": role}})
+	}
+	return pools
+}
+
 // templateCases are the rules of PromptTemplates and PDTopologies.
 var templateCases = map[string]admissionCase{
 	"a template":                   {object: newTemplate("Answer {{question}}", v1alpha1.PromptTemplateSlot{Name: "question", Type: v1alpha1.SlotMutable})},
@@ -349,7 +357,10 @@ var templateCases = map[string]admissionCase{
 		object:  newTemplate("{{a}} {{b}}", v1alpha1.PromptTemplateSlot{Name: "a", Type: v1alpha1.SlotMutable}, v1alpha1.PromptTemplateSlot{Name: "b", Type: v1alpha1.SlotStable}),
 		warning: `Mutable slot "a"`,
 	},
-	"a topology":           {object: newTopology(func(*v1alpha1.PDTopologySpec) {})},
+	"a topology": {object: newTopology(func(*v1alpha1.PDTopologySpec) {})},
+	"a topology of the most pools": {object: newTopology(func(s *v1alpha1.PDTopologySpec) {
+		s.PrefillPools, s.DecodePools = manyPools(64, "prefill"), manyPools(64, "decode")
+	})},
 	"a pool in both roles": {object: newTopology(func(s *v1alpha1.PDTopologySpec) { s.DecodePools[0].Name = "p" }), refusals: []string{"spec.decodePools[0]", "DuplicatePool"}},
 	"a pool of every pod":  {object: newTopology(func(s *v1alpha1.PDTopologySpec) { s.PrefillPools[0].MatchLabels = nil }), refusals: []string{"spec.prefillPools[0]", "EmptySelector"}},
 	"a pool of labels that are none": {

@@ -216,15 +216,18 @@ var schemaCases = map[string]admissionCase{
 	"a pressure above 1": {object: newPolicy("p", func(s *v1alpha1.CachePolicySpec) {
 		s.Routing = &v1alpha1.CachePolicyRouting{AffinityMaxPressure: ptr("1.5")}
 	}), refusals: []string{"affinityMaxPressure"}},
-	"an affinity nobody knows":           {object: newPolicy("p", func(s *v1alpha1.CachePolicySpec) { s.AffinityRouting = "Maybe" }), refusals: []string{"affinityRouting"}},
-	"a tenant without an id":             {object: newTenant("ct", ""), refusals: []string{"spec.tenantID"}},
-	"a negative quota":                   {object: newTenant("ct", "t", func(s *v1alpha1.CacheTenantSpec) { s.Quota.MaxIndexEntries = ptr(int64(-1)) }), refusals: []string{"maxIndexEntries"}},
-	"a tenant with crypto":               {object: newTenant("ct", "t", func(s *v1alpha1.CacheTenantSpec) { s.Crypto = map[string]string{"a": "b"} }), refusals: []string{"spec.crypto"}},
-	"another isolation":                  {object: newTenant("ct", "t", func(s *v1alpha1.CacheTenantSpec) { s.IsolationMode = "Strict" }), refusals: []string{"isolationMode"}},
-	"a template without text":            {object: newTemplate(""), refusals: []string{"spec.body"}},
-	"a slot twice":                       {object: newTemplate("x", v1alpha1.PromptTemplateSlot{Name: "a"}, v1alpha1.PromptTemplateSlot{Name: "a"}), refusals: []string{"slots[1]", "Duplicate value"}},
-	"a slot of no type":                  {object: newTemplate("x", v1alpha1.PromptTemplateSlot{Name: "a", Type: "Other"}), refusals: []string{"slots[0].type"}},
-	"a pool twice":                       {object: newTopology(func(s *v1alpha1.PDTopologySpec) { s.DecodePools = append(s.DecodePools, s.DecodePools[0]) }), refusals: []string{"decodePools[1]", "Duplicate value"}},
+	"an affinity nobody knows": {object: newPolicy("p", func(s *v1alpha1.CachePolicySpec) { s.AffinityRouting = "Maybe" }), refusals: []string{"affinityRouting"}},
+	"a tenant without an id":   {object: newTenant("ct", ""), refusals: []string{"spec.tenantID"}},
+	"a negative quota":         {object: newTenant("ct", "t", func(s *v1alpha1.CacheTenantSpec) { s.Quota.MaxIndexEntries = ptr(int64(-1)) }), refusals: []string{"maxIndexEntries"}},
+	"a tenant with crypto":     {object: newTenant("ct", "t", func(s *v1alpha1.CacheTenantSpec) { s.Crypto = map[string]string{"a": "b"} }), refusals: []string{"spec.crypto"}},
+	"another isolation":        {object: newTenant("ct", "t", func(s *v1alpha1.CacheTenantSpec) { s.IsolationMode = "Strict" }), refusals: []string{"isolationMode"}},
+	"a template without text":  {object: newTemplate(""), refusals: []string{"spec.body"}},
+	"a slot twice":             {object: newTemplate("x", v1alpha1.PromptTemplateSlot{Name: "a"}, v1alpha1.PromptTemplateSlot{Name: "a"}), refusals: []string{"slots[1]", "Duplicate value"}},
+	"a slot of no type":        {object: newTemplate("x", v1alpha1.PromptTemplateSlot{Name: "a", Type: "Other"}), refusals: []string{"slots[0].type"}},
+	"a pool twice":             {object: newTopology(func(s *v1alpha1.PDTopologySpec) { s.DecodePools = append(s.DecodePools, s.DecodePools[0]) }), refusals: []string{"decodePools[1]", "Duplicate value"}},
+	"more pools than are compared": {object: newTopology(func(s *v1alpha1.PDTopologySpec) {
+		s.PrefillPools, s.DecodePools = manyPools(65, "prefill"), manyPools(65, "decode")
+	}), refusals: []string{"spec.prefillPools: Too many: 65: must have at most 64 items", "spec.decodePools: Too many: 65"}},
 	"a transport of blocks nobody knows": {object: newTopology(func(s *v1alpha1.PDTopologySpec) { s.Transport = "Pigeon" }), refusals: []string{"spec.transport"}},
 }
 
