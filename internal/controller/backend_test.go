@@ -114,6 +114,25 @@ func TestBackendFirstEventTimeout(t *testing.T) {
 	}
 }
 
+func TestBackendWithoutEnginesSaysSo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		objects []client.Object
+		want    string
+	}{
+		"none":          {[]client.Object{someBackend()}, "there are no engine pods"},
+		"a pod":         {[]client.Object{someBackend(), injectedPod("p", "")}, "engines send none"},
+		"external ones": {[]client.Object{someBackend(func(c *v1alpha1.CacheBackend) { c.Spec.Observation = backend("b", "", "ext").Spec.Observation })}, "engines send none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tc.objects...)
+			b.pass()
+			b.advance(5 * time.Minute)
+			b.pass()
+			b.want("Ready=False/NoKVEventsObserved: no KV event within 5m0s: " + tc.want)
+		})
+	}
+}
+
 func TestBackendRequireKVEventsAnnotation(t *testing.T) {
 	for value, want := range map[string]string{
 		"false": "Ready=True/EventsOnlyActive", "true": "Ready=False/AwaitingFirstKVEvent", "False": "Ready=False/AwaitingFirstKVEvent",

@@ -136,12 +136,20 @@ func gateOnEvents(b *v1alpha1.CacheBackend, s *sighting, anew bool) (ready condi
 	ready.status = metav1.ConditionFalse
 	if left <= 0 || !anew && old != nil && old.Reason == reasonNoKVEventsObserved {
 		ready.reason = reasonNoKVEventsObserved
-		ready.message = "no KV event within " + timeout.String() + ": engines send none, or publishers do not reach the server"
+		ready.message = "no KV event within " + timeout.String() + ": " + whyNoEvents(b)
 		return ready, 0
 	}
 	ready.reason = reasonAwaitingFirstKVEvent
 	ready.message = "no KV event yet; waiting for " + timeout.String() + " since " + status.FirstAvailableAt.UTC().Format(time.RFC3339)
 	return ready, left
+}
+
+func whyNoEvents(b *v1alpha1.CacheBackend) string {
+	matched, o := b.Status.MatchedEnginePods, b.Spec.Observation
+	if matched != nil && *matched == 0 && (o == nil || len(o.ExternalReplicas) == 0) {
+		return "there are no engine pods"
+	}
+	return "engines send none, or publishers do not reach the server"
 }
 
 func progressing(ready condition) condition {
