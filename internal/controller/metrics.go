@@ -79,7 +79,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		lastPush:     gauge("controller_policy_last_push_timestamp_seconds", "Time of the last push that a server took.", "server"),
 		echoMismatch: gauge("controller_policy_echo_mismatch", "1 while a server echoes another revision than it should have.", "server"),
 		polls:        counter("controller_snapshot_polls_total", "Polls of a server.", "server", "result"),
-		lastPoll:     gauge("controller_snapshot_last_success_timestamp_seconds", "Time of the last poll that a server answered.", "server"),
+		lastPoll:     gauge("controller_snapshot_last_success_timestamp_seconds", "Time of the last poll that a server answered, 0 for none.", "server"),
 		probeResults: counter("backend_probe_result_total", "Stages of answered self-tests of a backend.", "backend", "stage", "result"),
 		probeCalls:   counter("controller_probe_requests_total", "Calls for a self-test, whatever it found.", "result"),
 		lastProbe:    gauge("controller_probe_last_timestamp_seconds", "Time of the last answered self-test of a backend.", "backend"),
@@ -258,8 +258,9 @@ func (m *Metrics) polled(server string, err error, now time.Time) {
 	}
 	label := m.server(server)
 	m.polls.WithLabelValues(label, callResult(err)).Inc()
+	last := m.lastPoll.WithLabelValues(label) // 0 before the first success
 	if err == nil {
-		m.lastPoll.WithLabelValues(label).Set(float64(now.Unix()))
+		last.Set(float64(now.Unix()))
 	}
 }
 

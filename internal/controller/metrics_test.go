@@ -65,6 +65,35 @@ func TestStorageWritesAreCountedFromTheStart(t *testing.T) {
 	}
 }
 
+// SnapshotPollStale looks at the age, so there must be one before the first
+// success.
+func TestPollsThatNeverSucceedHaveATime(t *testing.T) {
+	const name = "inferencecache_controller_snapshot_last_success_timestamp_seconds"
+	server := startServer(t, "1")
+	server.serve(status(http.StatusForbidden))
+	registry := prometheus.NewRegistry()
+	all := new(servers)
+	all.set(server.named(t, "one"))
+	now := time.Unix(1_800_000_000, 0)
+	poller := controller.NewPoller(controller.PollerOptions{
+		Client: newCluster(t), Discovery: all, Metrics: controller.NewMetrics(registry), Now: func() time.Time { return now },
+	})
+	for _, want := range []float64{0, 1_800_000_000, 1_800_000_000} {
+		_ = poller.Poll(t.Context()) // what it says is counted
+		if n := testutil.CollectAndCount(registry, name); n != 1 {
+			t.Fatalf("%d series, want one", n)
+		}
+		if got := value(t, registry, name, "server", "one"); got != want {
+			t.Errorf("the last success was at %v, want %v", got, want)
+		}
+		if want == 0 {
+			server.serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"replicas":[],"tenants":[]}`) })
+		} else {
+			server.serve(status(http.StatusForbidden))
+		}
+	}
+}
+
 func TestPollMetrics(t *testing.T) {
 	server := startServer(t, "1")
 	tokens := func(hits, asked int) {
