@@ -281,6 +281,18 @@ func TestBackendInjectionRecovers(t *testing.T) {
 	b.wantEvents("Normal InjectionRecovered")
 }
 
+// A pod that the webhook did not see says what it likes.
+func TestBackendStatusHoldsNoForgedText(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	b := newBench(t, someBackend(),
+		somePod("p", v1alpha1.AnnotationInjectSkipped, long+"1"), somePod("q", v1alpha1.AnnotationInjectSkipped, long+"2"))
+	b.pass()
+	skipped := b.status().Injection.Skipped
+	if len(skipped) != 1 || skipped[0].Count != 2 || len(skipped[0].Reason) > 64 {
+		t.Errorf("%d reasons, the first of %d bytes for %d pods, want one short one for 2", len(skipped), len(skipped[0].Reason), skipped[0].Count)
+	}
+}
+
 func snapshotOf(ids ...string) *controlclient.Snapshot {
 	s := new(controlclient.Snapshot)
 	for _, id := range ids {

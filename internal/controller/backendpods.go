@@ -38,6 +38,8 @@ const (
 )
 
 const (
+	// maxCodeBytes bounds a reason that a pod gives, which may be forged.
+	maxCodeBytes = 64
 	// maxSkipReasons is how many reasons a status lists.
 	maxSkipReasons = 16
 	// examplePods and silentNames bound the names in messages.
@@ -120,7 +122,7 @@ func (f *podFacts) sort(b *v1alpha1.CacheBackend, pod *corev1.Pod) {
 		f.publishers = append(f.publishers, publisher{sidecar: sidecarOf(pod), pod: pod})
 		return
 	}
-	code := pod.Annotations[v1alpha1.AnnotationInjectSkipped]
+	code := clip(pod.Annotations[v1alpha1.AnnotationInjectSkipped], maxCodeBytes)
 	if code != "" {
 		f.skipCount++
 	} else {
