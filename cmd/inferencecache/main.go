@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/inferencecache/inference-cache/internal/memlimit"
 )
 
 // Exit codes of every command.
@@ -21,6 +23,7 @@ const (
 )
 
 func main() {
+	memlimit.Apply()
 	ctx, stop := signalContext()
 	defer stop()
 	c := &cli{name: invokedAs(os.Args[0]), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+
+	"github.com/inferencecache/inference-cache/internal/memlimit"
 )
 
 // maxDefaultMemory bounds the default bound of the index.
@@ -26,12 +28,7 @@ func defaultMaxMemoryBytes() int64 {
 // memoryLimitBytes is the memory this process may use before it is killed: the
 // limit of its control group or the machine's memory; 0 = unknown.
 func memoryLimitBytes() int64 {
-	limit := int64(math.MaxInt64)
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		if text, err := os.ReadFile(file); err == nil {
-			limit = lesser(limit, parseBytes(text))
-		}
-	}
+	limit := lesser(math.MaxInt64, memlimit.Container())
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		limit = lesser(limit, parseMemTotal(text))
 	}
