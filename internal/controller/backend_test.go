@@ -169,7 +169,7 @@ func TestBackendMatchedPods(t *testing.T) {
 	statefulSet.Spec.Replicas, statefulSet.Spec.Template.Labels = ptr(int32(0)), map[string]string{v1alpha1.LabelCacheDomain: "d"}
 	replicaSet := &appsv1.ReplicaSet{ObjectMeta: object("a", "engines")}
 	replicaSet.Spec.Replicas, replicaSet.Spec.Template.Labels = ptr(int32(0)), map[string]string{v1alpha1.LabelCacheDomain: "d"}
-	const unmatched = "spec.engineSelector.matchLabels={inferencecache.io/cache-domain: d}; no Pods in namespace match"
+	const unmatched = "spec.engineSelector.matchLabels={inferencecache.io/cache-domain:d}; no Pods in namespace match"
 	for name, tc := range map[string]struct {
 		objects []client.Object
 		edit    func(*v1alpha1.CacheBackend)

@@ -174,7 +174,7 @@ func (r *BackendReconciler) explainNoPods(ctx context.Context, b *v1alpha1.Cache
 	}
 	f.desired = wanted.pods
 	if wanted.owners == 0 || wanted.pods > 0 {
-		f.message = fmt.Sprintf("spec.engineSelector.matchLabels={%s: %s}; no Pods in namespace match", v1alpha1.LabelCacheDomain, domainOf(b))
+		f.message = fmt.Sprintf("spec.engineSelector.matchLabels={%s:%s}; no Pods in namespace match", v1alpha1.LabelCacheDomain, domainOf(b))
 	}
 	return nil
 }
