@@ -161,8 +161,15 @@ func failure(err error) (reason, text string) {
 	return reasonPushFailed, err.Error()
 }
 
+// routed says whether a namespace has routing, or had on some server.
+func (t *tally) routed(namespace string) bool {
+	return t.current.extensions.Routed[namespace] || slices.ContainsFunc(t.answers, func(a answer) bool {
+		return a.last != nil && a.last.held != nil && a.last.held.Routed[namespace]
+	})
+}
+
 // policy says whether a CachePolicy is in force on every server.
-func (t *tally) policy(v propagate.PolicyVerdict, hasRouting bool) programming {
+func (t *tally) policy(v propagate.PolicyVerdict) programming {
 	switch {
 	case !v.Effective:
 		return t.fixed(metav1.ConditionFalse, reasonNotEffective, v.Message)
@@ -170,7 +177,7 @@ func (t *tally) policy(v propagate.PolicyVerdict, hasRouting bool) programming {
 		return t.fixed(metav1.ConditionFalse, reasonRejected, "the policy wire version in use cannot carry "+strings.Join(v.Dropped, ", "))
 	}
 	parts := []part{policyPart}
-	if hasRouting {
+	if t.routed(v.Name.Namespace) {
 		parts = append(parts, extensionsPart)
 	}
 	return t.programmed(func(p *push) bool {

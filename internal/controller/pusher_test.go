@@ -215,6 +215,40 @@ func TestProgrammedReasons(t *testing.T) {
 	}
 }
 
+// Routing goes its own way to the servers, and so does its end.
+func TestRoutingIsProgrammedOnceItIsGone(t *testing.T) {
+	policy := somePolicy("a", "p", 7)
+	policy.Spec.Routing = &v1alpha1.CachePolicyRouting{AffinityHash: "Rendezvous"}
+	server := startServer(t, "1")
+	p := startPusher(t, newCluster(t, policy, somePolicy("b", "p", 7)), server.named(t, "one"))
+	p.awaitPolicy(t, "a", "p", "True/Programmed")
+	p.awaitPolicy(t, "b", "p", "True/Programmed")
+	whole := server.handler
+	server.serve(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/policy/extensions" {
+			http.Error(w, "no", http.StatusBadRequest)
+			return
+		}
+		whole.ServeHTTP(w, r)
+	})
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // statuses are written meanwhile
+		plain := get[v1alpha1.CachePolicy](t, p.cluster, key("a", "p"))
+		plain.Generation, plain.Spec.Routing = 2, nil
+		return p.cluster.Update(t.Context(), plain)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Changed()
+	p.awaitPolicy(t, "a", "p", "False/Rejected: one: no")
+	if got := conditionOf(p.policyStatus(t, "b", "p").Conditions, "Programmed"); !strings.HasPrefix(got, "True/Programmed") {
+		t.Errorf("Programmed of a policy that never had routing is %q", got)
+	}
+	server.serve(nil)
+	p.Observed("one", "another")
+	p.awaitPolicy(t, "a", "p", "True/Programmed")
+}
+
 // Nothing short goes to the server that would tell what it can take.
 func TestLongBodiesReachAServerThatIsNew(t *testing.T) {
 	objects := []client.Object{somePolicy("a", "p", 7)}

@@ -65,7 +65,7 @@ func (p *Pusher) writePolicyStatus(ctx context.Context, t *tally, v propagate.Po
 		changed := assign(&status.ObservedGeneration, v.Generation)
 		changed = setCondition(&status.Conditions, v.Generation, now,
 			condition{v1alpha1.ConditionAccepted, v.Reason, v.Message, truth(v.Accepted)}) || changed
-		programming := t.policy(v, object.Spec.Routing != nil)
+		programming := t.policy(v)
 		if programming.pending {
 			return changed
 		}

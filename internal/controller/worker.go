@@ -37,6 +37,19 @@ type outcome struct {
 	// policies and extensions are nil when the server took them.
 	policies, extensions error
 	identity             controlclient.Identity
+	// held are the last extensions that the server took, nil for none.
+	held *propagate.Extensions
+}
+
+// hold says what extensions the server has, which had others after the last
+// push unless it has been restarted since.
+func (o *outcome) hold(last *outcome) {
+	switch {
+	case o.extensions == nil:
+		o.held = o.push.extensions
+	case last != nil && last.identity.Epoch == o.identity.Epoch:
+		o.held = last.held
+	}
 }
 
 // extensionsAbsent reports whether the server knows no extensions.
@@ -156,6 +169,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		w.sent(result, time.Since(begin))
 		w.mu.Lock()
+		result.hold(w.last)
 		w.last = result
 		w.mu.Unlock()
 		w.reported()

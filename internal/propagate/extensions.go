@@ -56,6 +56,8 @@ type Extensions struct {
 	// Revision names the content: 64 hex digits.
 	Revision  string
 	Templates []TemplateVerdict
+	// Routed are the namespaces whose policy has routing.
+	Routed map[string]bool
 }
 
 type (
@@ -97,9 +99,12 @@ type (
 // BuildExtensions builds the extensions of all resources. Templates that do
 // not compile are left out, and so is the routing of shadowed policies.
 func BuildExtensions(policies []v1alpha1.CachePolicy, templates []v1alpha1.PromptTemplate, topologies []Topology) (*Extensions, error) {
-	e := &Extensions{}
+	e := &Extensions{Routed: make(map[string]bool)}
 	wire := wireExtensions{
 		Version: policy.ExtensionsVersion, Policies: routings(policies), Templates: []wireTemplate{}, Topologies: []wireTopologyPool{},
+	}
+	for _, p := range wire.Policies {
+		e.Routed[p.Namespace] = true
 	}
 	for _, t := range sorted(templates) {
 		source := templateSource(t)
