@@ -347,6 +347,24 @@ func (m *Metrics) tier2(backend string, hits, asked int64) {
 	}
 }
 
+// tier2Of removes the series of all but some backends.
+func (m *Metrics) tier2Of(backends map[string]bool) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	var gone []string
+	for backend := range m.asked {
+		if !backends[backend] {
+			gone = append(gone, backend)
+		}
+	}
+	m.mu.Unlock()
+	for _, backend := range gone {
+		m.tier2(backend, 0, 0)
+	}
+}
+
 // storageWritten counts an attempt to write an object of a managed storage.
 func (m *Metrics) storageWritten(kind, operation string, err error) {
 	if m == nil {

@@ -150,6 +150,34 @@ func TestPollMetrics(t *testing.T) {
 	}
 }
 
+// A backend may go while a poll is under way, after its series were removed.
+func TestPollsRemoveTheTier2SeriesOfBackendsThatAreGone(t *testing.T) {
+	server := startServer(t, "1")
+	server.serve(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, `{"replicas":[{"replicaId":"p","tenant":"a","prefixCount":1,"t2HitTokens":1,"t2QueryTokens":2}],"tenants":[]}`)
+	})
+	registry := prometheus.NewRegistry()
+	all := new(servers)
+	all.set(server.named(t, "one"))
+	cluster := newCluster(t, someBackend(), injectedPod("p", ""))
+	poller := controller.NewPoller(controller.PollerOptions{Client: cluster, Discovery: all, Metrics: controller.NewMetrics(registry)})
+	for _, want := range []int{1, 0} {
+		if err := poller.Poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"inferencecache_backend_t2_hit_rate", "inferencecache_backend_t2_query_tokens_total"} {
+			if n := testutil.CollectAndCount(registry, name); n != want {
+				t.Errorf("%d series of %s, want %d", n, name, want)
+			}
+		}
+		if want == 1 {
+			if err := cluster.Delete(t.Context(), someBackend()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // Every family of the controller stands in docs/metrics.md with its meaning.
 func TestControllerMetricsAreInTheReference(t *testing.T) {
 	reference, err := os.ReadFile("../../docs/metrics.md")

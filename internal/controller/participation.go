@@ -76,11 +76,13 @@ func (p *Poller) writeParticipation(ctx context.Context, merged *controlclient.S
 		}
 		return fmt.Errorf("list CacheBackends: %w", err)
 	}
-	byNamespace := make(map[string][]*v1alpha1.CacheBackend)
+	byNamespace, known := make(map[string][]*v1alpha1.CacheBackend), make(map[string]bool)
 	for i := range list.Items {
 		backend := &list.Items[i]
 		byNamespace[backend.Namespace] = append(byNamespace[backend.Namespace], backend)
+		known[backend.Namespace+"/"+backend.Name] = true
 	}
+	p.options.Metrics.tier2Of(known)
 	rows := make(map[string][]controlclient.Replica)
 	for _, row := range merged.Replicas {
 		rows[row.Tenant] = append(rows[row.Tenant], row)
