@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
+	"github.com/inferencecache/inference-cache/internal/adapter"
 )
 
 // metricsPortTaken skips pods in which something else answers where the
@@ -45,6 +46,9 @@ func eventPortTaken(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1
 	case among(e.httpPort()):
 		return skip(ReasonReservedNameConflict, fmt.Sprintf("port %d is one of the events' and the engine listens there", e.httpPort()))
 	}
+	if port, ok := serverPort(spec, backend, among); ok {
+		return skip(ReasonReservedNameConflict, fmt.Sprintf("port %d is one of the events' and the LMCache server listens there", port))
+	}
 	kvEvents := observationOf(backend).KVEvents
 	if kvEvents == nil || !kvEvents.Inject || e.Count(kvEventsFlag) > 0 {
 		return Outcome{} // the engine's sockets are not our doing
@@ -56,6 +60,21 @@ func eventPortTaken(spec *corev1.PodSpec, e engine, s sockets, backend *v1alpha1
 		}
 	}
 	return Outcome{}
+}
+
+// serverPort finds a port among those of the LMCache server beside the engine.
+func serverPort(spec *corev1.PodSpec, backend *v1alpha1.CacheBackend, among func(int32) bool) (int32, bool) {
+	if adapter.WatchesOnly(backend) {
+		return 0, false
+	}
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		for _, p := range c.Ports {
+			if c.Name == adapter.ServerContainer && among(p.ContainerPort) {
+				return p.ContainerPort, true
+			}
+		}
+	}
+	return 0, false
 }
 
 // Where an engine with NIXL waits for its peers: from here on one port a rank,

@@ -88,6 +88,9 @@ var tierCases = map[string]tierCase{
 	"the same hash seed":            {vllm, podLocal, variable(corev1.EnvVar{Name: "PYTHONHASHSEED", Value: "0"}), "", ""},
 	"a shell":                       {vllm, podLocal, shapes["shell-command"], inject.ReasonEngineArgsConflict, "shell"},
 	"a port that the server has":    {vllm, podLocal, moreArgs("--port=5555"), inject.ReasonEngineArgsConflict, "port 5555"},
+	"events on the server's port":   {vllm, podLocal, moreArgs("--kv-events-config", `{"enable_kv_cache_events":true,"endpoint":"tcp://*:5555"}`), inject.ReasonReservedNameConflict, "port 5555"},
+	"replay on the server's health": {vllm, podLocal, moreArgs("--kv-events-config", `{"enable_kv_cache_events":true,"replay_endpoint":"tcp://*:8080"}`), inject.ReasonReservedNameConflict, "port 8080"},
+	"events beside the server":      {vllm, podLocal, moreArgs("--kv-events-config", `{"enable_kv_cache_events":true,"endpoint":"tcp://*:5554"}`), "", ""},
 	"a declared port of the server": {vllm, podLocal, port(corev1.ContainerPort{ContainerPort: 5555}), inject.ReasonReservedNameConflict, "port 5555"},
 	"a port with the server's name": {vllm, podLocal, port(corev1.ContainerPort{Name: "lmcache-http", ContainerPort: 1}), inject.ReasonReservedNameConflict, "lmcache-http"},
 	"a container with our name":     {vllm, podLocal, sibling(corev1.Container{Name: adapter.ServerContainer}), inject.ReasonReservedNameConflict, adapter.ServerContainer},
@@ -105,6 +108,8 @@ var tierCases = map[string]tierCase{
 	},
 
 	"SGLang on its own":               {sglang, podLocal, moreArgs(), "", ""},
+	"events of a rank on its port":    {sglang, podLocal, moreArgs("--dp-size=3", `--kv-events-config={"publisher":"zmq","endpoint":"tcp://*:5553"}`), inject.ReasonReservedNameConflict, "port 5555"},
+	"events of ranks below its port":  {sglang, podLocal, moreArgs("--dp-size=2", `--kv-events-config={"publisher":"zmq","endpoint":"tcp://*:5553"}`), "", ""},
 	"no page size":                    {sglang, podLocal, engineArgs("--x"), inject.ReasonPageSizeMissing, "--page-size"},
 	"a page size nobody can read":     {sglang, podLocal, engineArgs("--page-size", "$(SIZE)"), inject.ReasonPageSizeMissing, "--page-size"},
 	"two page sizes":                  {sglang, podLocal, moreArgs("--page-size=64"), inject.ReasonEngineArgsConflict, "2 times"},
