@@ -18,7 +18,7 @@ const module = "github.com/inferencecache/inference-cache/"
 // layers lists our packages from the bottom up. A package may import packages
 // of lower layers only; packages of one layer do not know each other.
 var layers = [][]string{
-	{"internal/defaults", "internal/livefile"},
+	{"internal/defaults", "internal/livefile", "internal/memlimit"},
 	{
 		"api/v1alpha1", "pkg/fingerprint", "proto/inferencecache/v1alpha1/gen", "internal/version", "internal/zmtp", "internal/index",
 		"internal/ranking", "internal/breaker", "internal/finding", "internal/admission", "internal/configfile", "internal/jsonscan", "internal/gate", "internal/testcluster", "internal/testcert", "internal/imagetar", "internal/webhookcert",
