@@ -51,7 +51,8 @@ func TestUnsupportedNamesThePairs(t *testing.T) {
 	got := adapter.Core().Unsupported(backend(v1alpha1.RuntimeVLLM, "", ""))
 	want := "VLLM/LMCache with mode Offload is not supported; supported are " +
 		"SGLang/External, SGLang/LMCache with mode EventsOnly, SGLang/Memory, " +
-		"VLLM/External, VLLM/LMCache with mode EventsOnly, VLLM/Memory"
+		"VLLM/External, VLLM/LMCache with mode EventsOnly, VLLM/Memory; " +
+		"offloading takes --adapters=all, the chart's adapters.enabled"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -104,6 +104,20 @@ func (r *Registry) Serves(backend *v1alpha1.CacheBackend) bool {
 
 // Unsupported explains why no adapter serves a backend.
 func (r *Registry) Unsupported(backend *v1alpha1.CacheBackend) string {
-	return fmt.Sprintf("%s with mode %s is not supported; supported are %s",
+	text := fmt.Sprintf("%s with mode %s is not supported; supported are %s",
 		Pair{backend.Spec.Runtime, Type(backend), ""}, Mode(backend), strings.Join(r.Pairs(), ", "))
+	if Mode(backend) == v1alpha1.ModeOffload && !r.offloads() {
+		text += "; offloading takes --adapters=all, the chart's adapters.enabled"
+	}
+	return text
+}
+
+// offloads says whether there is an adapter for the mode Offload.
+func (r *Registry) offloads() bool {
+	for pair := range r.pairs() {
+		if pair.Mode == v1alpha1.ModeOffload {
+			return true
+		}
+	}
+	return false
 }
