@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/inferencecache/inference-cache/api/v1alpha1"
 )
@@ -63,7 +64,7 @@ func (p *Poller) serversMove(ctx context.Context) bool {
 // yet, and servers that could tell.
 func (p *Poller) firstEventAwaited(ctx context.Context) bool {
 	var list v1alpha1.CacheBackendList
-	if p.last.silent || p.options.Client.List(ctx, &list) != nil {
+	if p.last.silent || p.options.Client.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
 	return slices.ContainsFunc(list.Items, func(b v1alpha1.CacheBackend) bool {

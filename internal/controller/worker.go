@@ -182,8 +182,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// answeredPush reports whether the server can be called.
-func answeredPush(err error) bool {
+// reached says whether a push came to its server, whatever became of it there.
+func reached(err error) bool {
 	var refused *controlclient.RefusedError
 	return err == nil || errors.As(err, &refused) || errors.Is(err, controlclient.ErrTooLarge)
 }
@@ -195,7 +195,7 @@ func send(ctx context.Context, c *controlclient.Client, p *push, known controlcl
 	if err == nil {
 		o.identity = identity
 	}
-	if !answeredPush(err) {
+	if !reached(err) {
 		o.extensions = err // nor would it take those
 		return o
 	}
